@@ -1,0 +1,3 @@
+//! The `neap` command line.
+
+fn main() {}
