@@ -1,1 +1,4 @@
 //! Room `emulator`.
+pub mod exec;
+pub mod ir;
+pub mod ptx;

@@ -1,0 +1,194 @@
+//! Ways in which a kernel can go wrong, and the place where it did.
+
+use super::AccessError;
+use std::fmt;
+
+/// Where a fault happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultSite {
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Block index `(x, y, z)`.
+    pub block: [u32; 3],
+    /// Warp within the block.
+    pub warp: u32,
+    /// First lane concerned.
+    pub lane: u32,
+    /// Line of the PTX text, from 1.
+    pub line: u32,
+    /// The PTX statement.
+    pub statement: String,
+    /// `file:line` of the CUDA source, if the PTX carries line information.
+    pub source: Option<String>,
+}
+
+impl fmt::Display for FaultSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y, z] = self.block;
+        write!(
+            f,
+            "kernel {}, block ({x},{y},{z}), warp {}, lane {}, PTX line {}",
+            self.kernel, self.warp, self.lane, self.line
+        )?;
+        if let Some(source) = &self.source {
+            write!(f, " ({source})")?;
+        }
+        if !self.statement.is_empty() {
+            write!(f, " `{}`", self.statement)?;
+        }
+        Ok(())
+    }
+}
+
+/// A state space, as faults name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Device memory.
+    Global,
+    /// Shared memory of the block.
+    Shared,
+    /// Stack of the thread.
+    Local,
+    /// Kernel parameters.
+    Param,
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Space::Global => "global",
+            Space::Shared => "shared",
+            Space::Local => "local",
+            Space::Param => "parameter",
+        })
+    }
+}
+
+/// Why a launch stopped.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The launch configuration or parameter block does not fit the kernel.
+    #[error("kernel {kernel} cannot be launched: {message}")]
+    InvalidLaunch {
+        /// Name of the kernel.
+        kernel: String,
+        /// What does not fit, with the values.
+        message: String,
+    },
+    /// A load or store outside of mapped memory.
+    #[error("illegal {} of {bytes} bytes at {space} address {address:#x}: {reason}; {site}", if *.write { "store" } else { "load" })]
+    IllegalAddress {
+        /// Where.
+        site: FaultSite,
+        /// State space of the access.
+        space: Space,
+        /// The lane's address.
+        address: u64,
+        /// Bytes of the lane's access.
+        bytes: u64,
+        /// Whether it was a store.
+        write: bool,
+        /// Why it is illegal.
+        reason: AccessError,
+    },
+    /// An address that is not a multiple of the access size.
+    #[error("misaligned {space} address {address:#x} for an access of {bytes} bytes; {site}")]
+    Misaligned {
+        /// Where.
+        site: FaultSite,
+        /// State space of the access.
+        space: Space,
+        /// The lane's address.
+        address: u64,
+        /// Bytes of the lane's access.
+        bytes: u64,
+    },
+    /// An access past the end of the block's shared memory, the thread's stack or the parameters.
+    #[error(
+        "{space} access of {bytes} bytes at offset {address:#x} is outside of the {limit} bytes there are; {site}"
+    )]
+    OutOfBounds {
+        /// Where.
+        site: FaultSite,
+        /// State space of the access.
+        space: Space,
+        /// The lane's offset.
+        address: u64,
+        /// Bytes of the lane's access.
+        bytes: u64,
+        /// Bytes of the space.
+        limit: u64,
+    },
+    /// Lanes of a warp did not reach a barrier or a `.sync` instruction together.
+    #[error("divergence: {message}; {site}")]
+    Divergence {
+        /// Where.
+        site: FaultSite,
+        /// Which lanes were wanted and which were there.
+        message: String,
+    },
+    /// Warps of a block wait for each other for ever.
+    #[error("barrier deadlock: {message}; {site}")]
+    BarrierDivergence {
+        /// Where one of the warps waits.
+        site: FaultSite,
+        /// Which warps wait where.
+        message: String,
+    },
+    /// A warp took more backward branches than the watchdog allows.
+    #[error(
+        "watchdog: a warp took {branches} backward branches without finishing, so the kernel counts as hung; {site}"
+    )]
+    Watchdog {
+        /// Where.
+        site: FaultSite,
+        /// Backward branches taken.
+        branches: u64,
+    },
+    /// The kernel executed `trap`.
+    #[error("the kernel trapped; {site}")]
+    Trap {
+        /// Where.
+        site: FaultSite,
+    },
+    /// An operation whose operands the emulator refuses at run time.
+    #[error("unsupported operation: {message}; {site}")]
+    Unsupported {
+        /// Where.
+        site: FaultSite,
+        /// What it was.
+        message: String,
+    },
+}
+
+impl Fault {
+    /// Where the fault happened; `None` when the launch never began.
+    pub fn site(&self) -> Option<&FaultSite> {
+        match self {
+            Fault::InvalidLaunch { .. } => None,
+            Fault::IllegalAddress { site, .. }
+            | Fault::Misaligned { site, .. }
+            | Fault::OutOfBounds { site, .. }
+            | Fault::Divergence { site, .. }
+            | Fault::BarrierDivergence { site, .. }
+            | Fault::Watchdog { site, .. }
+            | Fault::Trap { site }
+            | Fault::Unsupported { site, .. } => Some(site),
+        }
+    }
+
+    pub(super) fn site_mut(&mut self) -> Option<&mut FaultSite> {
+        match self {
+            Fault::InvalidLaunch { .. } => None,
+            Fault::IllegalAddress { site, .. }
+            | Fault::Misaligned { site, .. }
+            | Fault::OutOfBounds { site, .. }
+            | Fault::Divergence { site, .. }
+            | Fault::BarrierDivergence { site, .. }
+            | Fault::Watchdog { site, .. }
+            | Fault::Trap { site }
+            | Fault::Unsupported { site, .. } => Some(site),
+        }
+    }
+}

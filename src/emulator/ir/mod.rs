@@ -1,0 +1,1 @@
+//! PTX to the flat instructions that the interpreter runs.
