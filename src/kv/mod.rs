@@ -1,1 +1,30 @@
-//! Room `kv`.
+//! KV memory: geometry, sizing, page life and block tables, as host arithmetic.
+//!
+//! Everything here but [`pool`] is pure: no driver call, no `unsafe`, checked arithmetic, and no panic
+//! whatever the configuration says.
+//!
+//! | module | answers |
+//! |---|---|
+//! | [`config`] | which layers a `config.json` describes |
+//! | [`geometry`] | which layer groups they form, and what a page of each weighs |
+//! | [`window`] | which keys a query sees, and when a page dies |
+//! | [`slab`] | the unit in which pools take memory from the arena |
+//! | [`carve`] | how many slabs the measured memory makes |
+//! | [`fit`] | does it fit? (the one function behind admission, start-up and reports) |
+//! | [`allocator`] | which page is whose |
+//! | [`sequences`] | which pages a sequence holds, and when they may be used again |
+//! | [`plan`] | all of the above for a configuration, without a device |
+
+pub mod config;
+pub mod geometry;
+pub mod slab;
+pub mod window;
+
+mod families;
+
+pub use config::ConfigError;
+pub use geometry::{
+    AttentionKind, Geometry, GeometryError, GroupId, KvDtype, LayerGroup, LayerSpec, PageEntry,
+    PageSize,
+};
+pub use slab::{PoolLayout, SlabError, SlabLayout, solve_slab};
