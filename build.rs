@@ -1,5 +1,11 @@
 //! Build script: an import stub for `-lcuda`.
+#[cfg(feature = "regenerate-bindings")]
+#[path = "build/bindings.rs"]
+mod bindings;
+
 fn main() {
+    #[cfg(feature = "regenerate-bindings")]
+    bindings::regenerate();
     println!("cargo:rerun-if-changed=build.rs");
     let out = std::path::PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let source = out.join("libcuda_stub.c");
