@@ -18,7 +18,10 @@ fn main() {
         .arg(&source)
         .status()
         .expect("a C compiler is needed");
-    assert!(status.success(), "the C compiler could not make the libcuda import stub");
+    assert!(
+        status.success(),
+        "the C compiler could not make the libcuda import stub"
+    );
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-arg=-Wl,--as-needed");
 }

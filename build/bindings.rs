@@ -14,10 +14,7 @@ const TYPES: &[&str] = &[
 ];
 
 /// Plain integer constants, by regular expression.
-const CONSTANTS: &[&str] = &[
-    "CUDA_VERSION",
-    "CU_MEMHOSTALLOC_PORTABLE",
-];
+const CONSTANTS: &[&str] = &["CUDA_VERSION", "CU_MEMHOSTALLOC_PORTABLE"];
 
 /// Enums of which only the named constants' values are wanted.
 const ENUMS: &[&str] = &[

@@ -76,9 +76,8 @@ impl Context {
     pub fn retain_primary(device: &Device) -> Result<Context, DriverError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is to a live local.
-        let result = unsafe {
-            (device.driver().api().cu_device_primary_ctx_retain)(&mut raw, device.raw())
-        };
+        let result =
+            unsafe { (device.driver().api().cu_device_primary_ctx_retain)(&mut raw, device.raw()) };
         device
             .driver()
             .check("cuDevicePrimaryCtxRetain", result, || {

@@ -141,8 +141,7 @@ pub enum Attribute {
     /// Bytes of shared memory a block may have after opting in per kernel.
     MaxSharedBytesPerBlockOptin = abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
     /// Bytes of shared memory of one multiprocessor.
-    MaxSharedBytesPerMultiprocessor =
-        abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+    MaxSharedBytesPerMultiprocessor = abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
     /// Lanes of a warp.
     WarpSize = abi::CU_DEVICE_ATTRIBUTE_WARP_SIZE,
     /// Streaming multiprocessors.

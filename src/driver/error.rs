@@ -117,9 +117,7 @@ fn remedy(code: CuResult) -> Option<&'static str> {
         CuResult::OUT_OF_MEMORY => {
             "free device memory (other processes hold some, see nvidia-smi) or ask for less"
         }
-        CuResult::NO_DEVICE => {
-            "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device emu"
-        }
+        CuResult::NO_DEVICE => "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device emu",
         CuResult::INVALID_DEVICE => "`neap devices` lists the ordinals there are",
         CuResult::DEVICE_UNAVAILABLE => {
             "another process holds the device in exclusive mode, see nvidia-smi"
@@ -134,15 +132,11 @@ fn remedy(code: CuResult) -> Option<&'static str> {
             "reboot, or reload the kernel module, so that it matches the user-mode driver"
         }
         CuResult::UNSUPPORTED_PTX_VERSION => "update the NVIDIA driver",
-        CuResult::JIT_COMPILER_NOT_FOUND => {
-            "install the driver's libnvidia-ptxjitcompiler library"
-        }
+        CuResult::JIT_COMPILER_NOT_FOUND => "install the driver's libnvidia-ptxjitcompiler library",
         CuResult::NO_BINARY_FOR_GPU => {
             "the image holds neither PTX nor code for this compute capability: rebuild it with either"
         }
-        code if code.is_sticky() => {
-            "the context cannot be used any more: close it and start again"
-        }
+        code if code.is_sticky() => "the context cannot be used any more: close it and start again",
         _ => return None,
     })
 }

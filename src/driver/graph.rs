@@ -86,8 +86,7 @@ impl Graph {
         // SAFETY: the graph is alive; a null array asks for the count alone.
         let result =
             unsafe { (api.cu_graph_get_nodes)(self.raw, std::ptr::null_mut(), &mut count) };
-        self.context
-            .check("cuGraphGetNodes", result, String::new)?;
+        self.context.check("cuGraphGetNodes", result, String::new)?;
         Ok(count)
     }
 
@@ -127,8 +126,7 @@ impl Graph {
             // SAFETY: the graph is alive and the array has `count` elements.
             let result =
                 unsafe { (api.cu_graph_get_nodes)(self.raw, nodes.as_mut_ptr(), &mut count) };
-            self.context
-                .check("cuGraphGetNodes", result, String::new)?;
+            self.context.check("cuGraphGetNodes", result, String::new)?;
         }
         nodes
             .into_iter()

@@ -33,6 +33,7 @@
     clippy::all,
     clippy::undocumented_unsafe_blocks
 )]
+#[allow(unused_imports)]
 #[rustfmt::skip]
 pub(crate) mod abi;
 mod api;

@@ -264,7 +264,9 @@ impl Kernel {
         // SAFETY: the module is loaded, so the function is alive.
         unsafe { param_bytes(api, self.raw) }
             .transpose()
-            .map_err(|code| DriverError::from_call("cuFuncGetParamInfo", code, self.name.to_string()))
+            .map_err(|code| {
+                DriverError::from_call("cuFuncGetParamInfo", code, self.name.to_string())
+            })
     }
 }
 

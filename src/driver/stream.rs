@@ -131,9 +131,8 @@ impl Stream {
     ) -> Result<(), DriverError> {
         let api = self.context.enter("cuMemcpyHtoDAsync")?;
         // SAFETY: the caller answers for both ranges.
-        let result = unsafe {
-            (api.cu_memcpy_htod_async)(destination.0, source.cast(), bytes, self.raw)
-        };
+        let result =
+            unsafe { (api.cu_memcpy_htod_async)(destination.0, source.cast(), bytes, self.raw) };
         self.context.check("cuMemcpyHtoDAsync", result, || {
             format!("{bytes} bytes to {destination}")
         })
@@ -155,9 +154,8 @@ impl Stream {
     ) -> Result<(), DriverError> {
         let api = self.context.enter("cuMemcpyDtoHAsync")?;
         // SAFETY: the caller answers for both ranges.
-        let result = unsafe {
-            (api.cu_memcpy_dtoh_async)(destination.cast(), source.0, bytes, self.raw)
-        };
+        let result =
+            unsafe { (api.cu_memcpy_dtoh_async)(destination.cast(), source.0, bytes, self.raw) };
         self.context.check("cuMemcpyDtoHAsync", result, || {
             format!("{bytes} bytes from {source}")
         })
