@@ -74,6 +74,14 @@ impl Geometry {
     }
 }
 
+/// One [`LayerSpec`] a layer, as the configuration states them (no window folded into full attention).
+///
+/// # Errors
+/// As [`Geometry::from_config`].
+pub fn layer_specs(config: &Value) -> Result<Vec<LayerSpec>, ConfigError> {
+    TextConfig::new(config)?.layer_specs()
+}
+
 /// Why a configuration gives no geometry.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -37,6 +37,14 @@ pub enum ModelError {
         /// What would be accepted.
         expected: String,
     },
+    /// The attention geometry cannot be derived from the configuration.
+    #[error("`{}`: {source}", path.display())]
+    Geometry {
+        /// The configuration file.
+        path: PathBuf,
+        /// The reason.
+        source: crate::kv::ConfigError,
+    },
     /// No family covers the architecture.
     #[error("`{}`: architecture `{found}` is not supported; this version runs {supported}", path.display())]
     UnsupportedArchitecture {

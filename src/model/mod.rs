@@ -11,6 +11,7 @@ mod checkpoint;
 mod config;
 mod error;
 mod family;
+mod program;
 mod rope;
 #[cfg(feature = "text")]
 mod tokenizer;
@@ -20,6 +21,7 @@ pub use checkpoint::{Checkpoint, TensorRef};
 pub use config::ModelConfig;
 pub use error::ModelError;
 pub use family::{Activation, FAMILIES, Family};
+pub use program::{LayerProgram, ModelProgram, Step};
 pub use rope::{Rope, RopeScaling};
 #[cfg(feature = "text")]
 pub use tokenizer::{TextStream, Tokenizer};
