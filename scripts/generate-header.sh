@@ -15,7 +15,7 @@ done
 
 fresh=$(mktemp)
 trap 'rm -f "$fresh"' EXIT
-"$cbindgen" --quiet --config cbindgen.toml --output "$fresh" src/capi/mod.rs
+"$cbindgen" --quiet --config cbindgen.toml --crate neap --output "$fresh"
 if $check; then
     diff -u include/neap.h "$fresh" || {
         echo 'include/neap.h is not what src/capi says: run scripts/generate-header.sh and commit the result.' >&2

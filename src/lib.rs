@@ -8,3 +8,7 @@ pub mod engine;
 pub mod kernels;
 pub mod kv;
 pub mod model;
+
+mod device_choice;
+
+pub use device_choice::{DeviceChoice, DeviceChoiceError};

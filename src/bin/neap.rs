@@ -1,3 +1,0 @@
-//! The `neap` command line.
-
-fn main() {}
