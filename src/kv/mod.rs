@@ -15,16 +15,25 @@
 //! | [`sequences`] | which pages a sequence holds, and when they may be used again |
 //! | [`plan`] | all of the above for a configuration, without a device |
 
+pub mod allocator;
+pub mod carve;
 pub mod config;
+pub mod fit;
 pub mod geometry;
+pub mod sequences;
 pub mod slab;
 pub mod window;
 
 mod families;
+mod index_set;
 
+pub use allocator::{Allocator, AllocatorError};
+pub use carve::{CapacityReport, Carve, CarveError, CarveReport, PoolReport};
 pub use config::ConfigError;
+pub use fit::FreeMemory;
 pub use geometry::{
     AttentionKind, Geometry, GeometryError, GroupId, KvDtype, LayerGroup, LayerSpec, PageEntry,
     PageSize,
 };
+pub use sequences::{DO_NOT_WRITE, KvError, KvSequences, Phase, SequenceId, StepId, TableUpdate};
 pub use slab::{PoolLayout, SlabError, SlabLayout, solve_slab};

@@ -60,6 +60,31 @@ pub struct SlabLayout {
 }
 
 impl SlabLayout {
+    /// A layout with a slab of the caller's choice; [`solve_slab`] chooses a good one.
+    ///
+    /// # Errors
+    /// [`SlabError::TooSmall`] unless a page of every pool fits in a multiple of 256 bytes; [`SlabError::TooLarge`] when a
+    /// slab would hold more than 2^32 pages.
+    pub fn with_slab_bytes(geometry: &Geometry, slab_bytes: u64) -> Result<Self, SlabError> {
+        let pages = geometry
+            .groups
+            .iter()
+            .map(|g| (g.page_bytes(), g.layer_page_bytes()))
+            .collect::<Vec<_>>();
+        let largest = pages
+            .iter()
+            .map(|page| page.0)
+            .max()
+            .ok_or(SlabError::NoPools)?;
+        if slab_bytes < largest || slab_bytes % ENTRY_UNIT_BYTES != 0 {
+            return Err(SlabError::TooSmall {
+                bytes: slab_bytes,
+                largest_page_bytes: largest,
+            });
+        }
+        Self::new(&pages, slab_bytes)
+    }
+
     fn new(page_bytes: &[(u64, u64)], slab_bytes: u64) -> Result<Self, SlabError> {
         let pools = page_bytes.iter().map(|&(page_bytes, layer_page_bytes)| {
             let pages = slab_bytes / page_bytes;
@@ -175,6 +200,16 @@ pub enum SlabError {
     /// Nothing to lay out.
     #[error("a model without layer groups needs no slab; check the geometry")]
     NoPools,
+    /// A slab that cannot hold a page.
+    #[error(
+        "a slab of {bytes} bytes is not possible; give a multiple of 256 of at least {largest_page_bytes} bytes"
+    )]
+    TooSmall {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The largest page.
+        largest_page_bytes: u64,
+    },
     /// One page or slab exceeds the reach of a block-table entry.
     #[error(
         "{bytes} bytes in one page exceed the 1 TiB that block tables can address; use a smaller page size"

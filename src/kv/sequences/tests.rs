@@ -1,0 +1,227 @@
+use super::*;
+use crate::kv::geometry::{KvDtype, LayerSpec, PageSize};
+
+/// One full layer and two of `window`, each page of 256 bytes a layer, in `slabs` slabs of six full or three SWA pages.
+fn sequences(window: u32, page_tokens: u64, slabs: u32) -> KvSequences {
+    let spec = |kind| LayerSpec {
+        kind,
+        num_kv_heads: 1,
+        k_head_dim: 8,
+        v_head_dim: 8,
+    };
+    let swa = spec(AttentionKind::Sliding { window });
+    let layers = [spec(AttentionKind::Full), swa, swa];
+    let geometry = Geometry::new(
+        &layers,
+        PageSize::new(page_tokens).unwrap(),
+        KvDtype::Bf16,
+        None,
+    )
+    .unwrap();
+    let layout =
+        SlabLayout::with_slab_bytes(&geometry, 6 * geometry.groups[0].page_bytes()).unwrap();
+    KvSequences::new(geometry, &layout, slabs, 8).unwrap()
+}
+
+const FULL: GroupId = GroupId(0);
+const SWA: GroupId = GroupId(1);
+
+impl KvSequences {
+    fn grow(&mut self, id: SequenceId, tokens: u32, phase: Phase) -> Vec<TableUpdate> {
+        let mut updates = Vec::new();
+        self.append(id, tokens, phase, &mut updates).unwrap();
+        self.allocator.audit().unwrap();
+        updates
+    }
+
+    fn columns(&self, id: SequenceId, group: GroupId) -> Vec<u32> {
+        self.table(id, group)
+            .unwrap()
+            .map(|(column, _)| column)
+            .collect()
+    }
+
+    fn slots(&self, id: SequenceId, group: GroupId) -> Vec<u64> {
+        let mut slots = Vec::new();
+        self.push_slots(id, group, &mut slots).unwrap();
+        slots
+    }
+}
+
+#[test]
+fn c25_a_page_is_released_at_exactly_its_moment() {
+    let mut kv = sequences(128, 16, 100);
+    let id = kv.create(400).unwrap();
+    kv.grow(id, 127, Phase::Prefill);
+    for settled in 127..300 {
+        kv.settle(id, settled).unwrap();
+        let first = kv.columns(id, SWA)[0];
+        assert_eq!(
+            first,
+            window::dead_pages(settled, 128, 16),
+            "settled {settled}"
+        );
+        assert!(settled != 142 || first == 0);
+        assert!(settled != 143 || first == 1);
+        kv.grow(id, 1, Phase::Decode);
+        assert!(kv.held_pages(id, SWA).unwrap() <= 9);
+    }
+    assert_eq!(kv.columns(id, FULL).len(), 19);
+}
+
+#[test]
+fn c26_tokens_in_flight_release_nothing() {
+    let mut kv = sequences(128, 32, 100);
+    let id = kv.create(400).unwrap();
+    kv.grow(id, 158, Phase::Prefill);
+    let step = kv.begin_step();
+    kv.grow(id, 1, Phase::Decode);
+    kv.settle(id, 158).unwrap();
+    assert_eq!(
+        kv.columns(id, SWA)[0],
+        0,
+        "the query at 158 still reads position 31"
+    );
+    kv.complete_step(step).unwrap();
+    kv.settle(id, 159).unwrap();
+    assert_eq!(kv.columns(id, SWA)[0], 1);
+}
+
+#[test]
+fn c27_a_page_waits_for_the_newest_step_that_could_name_it() {
+    let mut kv = sequences(16, 16, 10);
+    let id = kv.create(32).unwrap();
+    kv.grow(id, 32, Phase::Prefill);
+    let first = kv.begin_step();
+    let second = kv.begin_step();
+    let held = kv.held_pages(id, FULL).unwrap() + kv.held_pages(id, SWA).unwrap();
+    kv.release(id).unwrap();
+    assert_eq!(kv.retired_pages(), held);
+    assert_eq!(kv.allocator().used_pages(FULL), 2);
+    kv.complete_step(first).unwrap();
+    assert_eq!(kv.retired_pages(), held);
+    kv.complete_step(second).unwrap();
+    assert_eq!(
+        (kv.retired_pages(), kv.allocator().used_pages(FULL)),
+        (0, 0)
+    );
+    assert_eq!(
+        kv.append(id, 1, Phase::Decode, &mut Vec::new()),
+        Err(KvError::UnknownSequence {
+            slot: id.seq_slot()
+        })
+    );
+    assert!(kv.release(id).is_err() && kv.complete_step(StepId(9)).is_err());
+}
+
+#[test]
+fn prefill_writes_only_what_a_later_query_sees() {
+    let mut kv = sequences(128, 16, 100);
+    let id = kv.create(2_000).unwrap();
+    let updates = kv.grow(id, 1_000, Phase::Prefill);
+    // The query at 1,000 sees keys 873 to 1,000, so SWA pages 54 to 62 are there and no earlier one ever was.
+    let swa = updates
+        .iter()
+        .filter(|update| update.group == 1)
+        .map(|update| update.column)
+        .collect::<Vec<_>>();
+    assert_eq!(swa, (54..=62).collect::<Vec<_>>());
+    let slots = kv.slots(id, SWA);
+    assert!(slots[..873].iter().all(|slot| *slot == DO_NOT_WRITE));
+    let (_, entry) = kv.table(id, SWA).unwrap().next().unwrap();
+    assert_eq!(slots[873], u64::from(entry.0) << 32 | 9);
+    assert!(slots[873..].iter().all(|slot| *slot != DO_NOT_WRITE));
+    assert!(kv.slots(id, FULL).iter().all(|slot| *slot != DO_NOT_WRITE));
+}
+
+#[test]
+fn c06_a_chunk_takes_over_the_pages_whose_window_it_closes() {
+    let mut kv = sequences(128, 16, 300);
+    let id = kv.create(4_096).unwrap();
+    kv.grow(id, 512, Phase::Prefill);
+    kv.settle(id, 512).unwrap();
+    let before = kv
+        .table(id, SWA)
+        .unwrap()
+        .map(|(_, entry)| entry)
+        .collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(before.len(), 8);
+    kv.grow(id, 512, Phase::Prefill);
+    let after = kv
+        .table(id, SWA)
+        .unwrap()
+        .map(|(_, entry)| entry)
+        .collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(before, after, "the same memory under new columns");
+    assert_eq!(kv.columns(id, SWA), (56..64).collect::<Vec<_>>());
+    // A short chunk closes part of the window and leaves the rest in place.
+    kv.settle(id, 1_024).unwrap();
+    kv.grow(id, 20, Phase::Prefill);
+    assert_eq!(
+        (kv.columns(id, SWA), kv.held_pages(id, SWA).unwrap()),
+        ((57..66).collect::<Vec<_>>(), 9)
+    );
+    // With 64 decoding sequences of nine pages, a chunk of 8,192 tokens adds nine more, not 512.
+    assert_eq!(kv.geometry().groups[1].pages_for(8_192), 9);
+}
+
+#[test]
+fn a_window_of_one_token_is_written_in_decode_and_not_in_prefill() {
+    let mut kv = sequences(1, 16, 40);
+    let id = kv.create(100).unwrap();
+    kv.grow(id, 40, Phase::Prefill);
+    assert_eq!(kv.held_pages(id, SWA).unwrap(), 0);
+    kv.settle(id, 40).unwrap();
+    for tokens in 41..80 {
+        kv.grow(id, 1, Phase::Decode);
+        assert_ne!(kv.slots(id, SWA), [DO_NOT_WRITE]);
+        kv.settle(id, tokens).unwrap();
+        assert!(kv.held_pages(id, SWA).unwrap() <= 1);
+    }
+}
+
+#[test]
+fn c04_what_start_up_admits_runs_and_the_rest_is_refused_at_once() {
+    let mut kv = sequences(128, 16, 40);
+    let free = FreeMemory::empty(kv.allocator().layout(), 40);
+    let longest = free.longest_request_tokens(kv.geometry(), u32::MAX);
+    assert_eq!(
+        kv.create(longest + 1),
+        Err(KvError::NeverFits {
+            tokens: longest + 1,
+            longest_tokens: longest
+        })
+    );
+    // The longest one runs to its end, in chunks and in decode, without waiting.
+    let id = kv.create(longest).unwrap();
+    assert_eq!(kv.create(16), Err(KvError::NoRoomNow { tokens: 16 }));
+    let mut tokens = 0;
+    while tokens + 300 < longest {
+        kv.grow(id, 300, Phase::Prefill);
+        tokens += 300;
+        kv.settle(id, tokens).unwrap();
+    }
+    while tokens < longest {
+        kv.grow(id, 1, Phase::Decode);
+        tokens += 1;
+        kv.settle(id, tokens).unwrap();
+    }
+    assert!(matches!(
+        kv.append(id, 1, Phase::Decode, &mut Vec::new()),
+        Err(KvError::BeyondPromise { .. })
+    ));
+    kv.release(id).unwrap();
+    assert_eq!(kv.allocator().free_slabs(), 38);
+}
+
+#[test]
+fn slots_of_the_tables_run_out_with_a_sentence() {
+    let mut kv = sequences(128, 16, 100);
+    let ids = (0..8).map(|_| kv.create(16).unwrap()).collect::<Vec<_>>();
+    assert_eq!(kv.create(16), Err(KvError::NoSlot { sequences: 8 }));
+    kv.release(ids[3]).unwrap();
+    let again = kv.create(16).unwrap();
+    assert_eq!(again.seq_slot(), ids[3].seq_slot());
+    assert_ne!(again, ids[3]);
+    assert!(matches!(kv.settle(again, 1), Err(KvError::Settle { .. })));
+}
