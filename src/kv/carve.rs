@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::fit::FreeMemory;
 use super::geometry::{ENTRY_REACH_BYTES, Geometry};
 use super::slab::SlabLayout;
+use crate::arena::Grouped;
 
 /// The bytes given to KV, cut into slabs: `slabs * slab_bytes + tail_bytes = carved_bytes` (I5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -211,8 +212,8 @@ impl fmt::Display for CarveReport {
         writeln!(
             f,
             "slab {} bytes, tail {} bytes",
-            grouped(self.slab_bytes),
-            grouped(self.tail_bytes)
+            Grouped(self.slab_bytes),
+            Grouped(self.tail_bytes)
         )?;
         writeln!(
             f,
@@ -221,7 +222,7 @@ impl fmt::Display for CarveReport {
         )?;
         for pool in &self.pools {
             let [page_bytes, pages, tokens] =
-                [pool.page_bytes, pool.pages, pool.tokens].map(grouped);
+                [pool.page_bytes, pool.pages, pool.tokens].map(Grouped);
             writeln!(
                 f,
                 "{:width$} {:>7} {page_bytes:>13} {pages:>12} {tokens:>14}",
@@ -233,24 +234,11 @@ impl fmt::Display for CarveReport {
         }
         for row in &self.capacity {
             let [length, requests, tokens] =
-                [u64::from(row.length), row.requests, row.tokens].map(grouped);
+                [u64::from(row.length), row.requests, row.tokens].map(Grouped);
             writeln!(f, "{length:>12} {requests:>12} {tokens:>14}")?;
         }
         Ok(())
     }
-}
-
-/// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Why there is no carve.
@@ -399,13 +387,5 @@ mod tests {
             );
         }
         assert!(Carve::new(&geometry, &layout, 1 << 40).is_ok());
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        assert_eq!(
-            [0, 999, 1_000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"]
-        );
     }
 }

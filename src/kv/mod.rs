@@ -20,6 +20,8 @@ pub mod carve;
 pub mod config;
 pub mod fit;
 pub mod geometry;
+pub mod plan;
+pub mod pool;
 pub mod sequences;
 pub mod slab;
 pub mod window;
@@ -35,5 +37,7 @@ pub use geometry::{
     AttentionKind, Geometry, GeometryError, GroupId, KvDtype, LayerGroup, LayerSpec, PageEntry,
     PageSize,
 };
+pub use plan::{Plan, PlanError, PlanOptions, plan};
+pub use pool::{KvArena, KvArenaError, KvExtension};
 pub use sequences::{DO_NOT_WRITE, KvError, KvSequences, Phase, SequenceId, StepId, TableUpdate};
 pub use slab::{PoolLayout, SlabError, SlabLayout, solve_slab};

@@ -76,7 +76,7 @@ impl SlabLayout {
             .map(|page| page.0)
             .max()
             .ok_or(SlabError::NoPools)?;
-        if slab_bytes < largest || slab_bytes % ENTRY_UNIT_BYTES != 0 {
+        if slab_bytes < largest || !slab_bytes.is_multiple_of(ENTRY_UNIT_BYTES) {
             return Err(SlabError::TooSmall {
                 bytes: slab_bytes,
                 largest_page_bytes: largest,

@@ -1,0 +1,276 @@
+//! One address reservation with its physical backing.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::gate::AllocationGate;
+use crate::driver::{AddressReservation, Context, DevicePtr, DriverError, PhysicalAllocation};
+
+/// A range of device addresses, backed from its start up to [`mapped_bytes`](Self::mapped_bytes), handed out from
+/// its start up to [`used_bytes`](Self::used_bytes).
+#[derive(Debug)]
+pub struct Arena {
+    name: &'static str,
+    context: Context,
+    gate: AllocationGate,
+    reservation: AddressReservation,
+    grain_bytes: u64,
+    mapped_bytes: u64,
+    used_bytes: u64,
+}
+
+impl Arena {
+    /// Reserves addresses for `bytes`, rounded up to the device's grain; takes no device memory.
+    ///
+    /// # Errors
+    /// [`ArenaError::Driver`] when the driver has no such range, or for no bytes at all.
+    pub fn reserve(
+        context: &Context,
+        gate: &AllocationGate,
+        name: &'static str,
+        bytes: u64,
+    ) -> Result<Self, ArenaError> {
+        let grain_bytes = context.device().granularity_bytes();
+        let rounded = bytes
+            .checked_next_multiple_of(grain_bytes)
+            .ok_or(ArenaError::TooLarge { arena: name, bytes })?;
+        let reservation = AddressReservation::new(context, rounded, 0)
+            .map_err(|source| ArenaError::driver(name, source))?;
+        Ok(Self {
+            name,
+            context: context.clone(),
+            gate: gate.clone(),
+            reservation,
+            grain_bytes,
+            mapped_bytes: 0,
+            used_bytes: 0,
+        })
+    }
+
+    /// Backs the first `bytes`, rounded up to the grain, in one extent. Backing only grows.
+    ///
+    /// # Errors
+    /// [`ArenaError::Sealed`] behind a closed gate, [`ArenaError::BeyondReservation`], or the driver's refusal, after
+    /// which nothing has changed.
+    pub fn map_to(&mut self, bytes: u64) -> Result<(), ArenaError> {
+        let target = self.target(bytes)?;
+        if target > self.mapped_bytes {
+            self.map_extent(target - self.mapped_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Backs the first `bytes`, rounded up to the grain, or as many of them as the device still has; returns the
+    /// bytes backed. Extents are as large as the device allows.
+    ///
+    /// # Errors
+    /// As for [`map_to`](Self::map_to), except that running out of device memory is no error.
+    pub fn map_up_to(&mut self, bytes: u64) -> Result<u64, ArenaError> {
+        let target = self.target(bytes)?;
+        let mut extent = target.saturating_sub(self.mapped_bytes);
+        while extent > 0 {
+            match self.map_extent(extent) {
+                Ok(()) => extent = extent.min(target - self.mapped_bytes),
+                Err(ArenaError::Driver { source, .. }) if source.is_out_of_memory() => {
+                    extent = extent / 2 / self.grain_bytes * self.grain_bytes;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.mapped_bytes)
+    }
+
+    /// Hands out `bytes` at a multiple of `alignment_bytes`.
+    ///
+    /// # Errors
+    /// [`ArenaError::Exhausted`] beyond what is backed, [`ArenaError::Alignment`] unless a power of two.
+    pub fn alloc(&mut self, bytes: u64, alignment_bytes: u64) -> Result<DevicePtr, ArenaError> {
+        if !alignment_bytes.is_power_of_two() {
+            return Err(ArenaError::Alignment {
+                arena: self.name,
+                alignment_bytes,
+            });
+        }
+        // The base is aligned to the grain at least; larger alignments are relative to address zero.
+        let base = self.base().0;
+        let start = base
+            .checked_add(self.used_bytes)
+            .and_then(|address| address.checked_next_multiple_of(alignment_bytes))
+            .map(|address| address - base);
+        let end = start
+            .and_then(|start| start.checked_add(bytes))
+            .filter(|&end| end <= self.mapped_bytes);
+        let (Some(start), Some(end)) = (start, end) else {
+            return Err(ArenaError::Exhausted {
+                arena: self.name,
+                bytes,
+                used_bytes: self.used_bytes,
+                mapped_bytes: self.mapped_bytes,
+            });
+        };
+        self.used_bytes = end;
+        Ok(self.base().add(start))
+    }
+
+    /// The context of the addresses.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// First address; never changes.
+    #[must_use]
+    pub fn base(&self) -> DevicePtr {
+        self.reservation.base()
+    }
+
+    /// Bytes of addresses.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reservation.bytes()
+    }
+
+    /// Bytes of device memory behind the addresses, a multiple of the grain.
+    #[must_use]
+    pub const fn mapped_bytes(&self) -> u64 {
+        self.mapped_bytes
+    }
+
+    /// Bytes handed out, alignment gaps included.
+    #[must_use]
+    pub const fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// The device's grain.
+    #[must_use]
+    pub const fn grain_bytes(&self) -> u64 {
+        self.grain_bytes
+    }
+
+    /// Whether `[pointer, pointer + bytes)` lies in the backed part.
+    #[must_use]
+    pub fn contains(&self, pointer: DevicePtr, bytes: u64) -> bool {
+        let offset = pointer.0.checked_sub(self.base().0);
+        offset
+            .and_then(|offset| offset.checked_add(bytes))
+            .is_some_and(|end| end <= self.mapped_bytes)
+    }
+
+    /// Gives addresses and memory back and reports what `Drop` would only record.
+    ///
+    /// # Errors
+    /// [`ArenaError::Driver`] when the driver refuses.
+    pub fn close(self) -> Result<(), ArenaError> {
+        let name = self.name;
+        self.reservation
+            .close()
+            .map_err(|source| ArenaError::driver(name, source))
+    }
+
+    fn target(&self, bytes: u64) -> Result<u64, ArenaError> {
+        let target = bytes
+            .checked_next_multiple_of(self.grain_bytes)
+            .filter(|&target| target <= self.reserved_bytes());
+        target.ok_or(ArenaError::BeyondReservation {
+            arena: self.name,
+            bytes,
+            reserved_bytes: self.reserved_bytes(),
+        })
+    }
+
+    fn map_extent(&mut self, bytes: u64) -> Result<(), ArenaError> {
+        if self.gate.is_closed() {
+            return Err(ArenaError::Sealed {
+                arena: self.name,
+                bytes,
+            });
+        }
+        let at = self.mapped_bytes;
+        let map = || {
+            let allocation = Arc::new(PhysicalAllocation::new(&self.context, bytes)?);
+            self.reservation.map(at, allocation)?;
+            self.reservation.set_access(at, bytes).or_else(|error| {
+                // Memory without access is of no use; give it back and keep the first error.
+                self.reservation.unmap(at, bytes)?;
+                Err(error)
+            })
+        };
+        map().map_err(|source| ArenaError::driver(self.name, source))?;
+        self.mapped_bytes += bytes;
+        Ok(())
+    }
+}
+
+/// Why an arena cannot do that.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ArenaError {
+    /// A device allocation while a graph is captured, or after start-up.
+    #[error(
+        "the {arena} arena may not take {bytes} bytes of device memory now: a graph is being captured or the engine serves; allocate before"
+    )]
+    Sealed {
+        /// Name of the arena.
+        arena: &'static str,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// Beyond the addresses there are.
+    #[error(
+        "the {arena} arena has {reserved_bytes} bytes of addresses and cannot back {bytes}; reserve more"
+    )]
+    BeyondReservation {
+        /// Name of the arena.
+        arena: &'static str,
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes of addresses.
+        reserved_bytes: u64,
+    },
+    /// More bytes than there are addresses anywhere.
+    #[error("the {arena} arena cannot reserve {bytes} bytes of addresses; ask for less")]
+    TooLarge {
+        /// Name of the arena.
+        arena: &'static str,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// Beyond the memory there is.
+    #[error(
+        "the {arena} arena has {mapped_bytes} bytes of memory, {used_bytes} of them used, and no room for {bytes} more; map more first"
+    )]
+    Exhausted {
+        /// Name of the arena.
+        arena: &'static str,
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes handed out.
+        used_bytes: u64,
+        /// Bytes backed.
+        mapped_bytes: u64,
+    },
+    /// Not a power of two.
+    #[error("the {arena} arena cannot align to {alignment_bytes} bytes; give a power of two")]
+    Alignment {
+        /// Name of the arena.
+        arena: &'static str,
+        /// Alignment asked for.
+        alignment_bytes: u64,
+    },
+    /// The driver refused.
+    #[error("the {arena} arena: {source}")]
+    Driver {
+        /// Name of the arena.
+        arena: &'static str,
+        /// What the driver said.
+        source: DriverError,
+    },
+}
+
+impl ArenaError {
+    fn driver(arena: &'static str, source: DriverError) -> Self {
+        Self::Driver { arena, source }
+    }
+}
