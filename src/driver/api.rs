@@ -108,6 +108,8 @@ driver_api! {
         /// `cuDeviceGetAttribute(value, attribute, device)`.
         cu_device_get_attribute = "cuDeviceGetAttribute" @ 12000 (*mut c_int, c_uint, CUdevice);
 
+        /// `cuDeviceGetPCIBusId(id, bytes, device)`.
+        cu_device_get_pci_bus_id = "cuDeviceGetPCIBusId" @ 12000 (*mut c_char, c_int, CUdevice);
         /// `cuDevicePrimaryCtxRetain(context, device)`.
         cu_device_primary_ctx_retain = "cuDevicePrimaryCtxRetain" @ 12000 (*mut CUcontext, CUdevice);
         /// `cuDevicePrimaryCtxRelease(device)`.

@@ -1,6 +1,6 @@
 //! A loaded driver and its devices.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, c_int};
 use std::fmt;
 
 use super::{Api, CuResult, DriverError, abi};
@@ -10,12 +10,20 @@ use super::{Api, CuResult, DriverError, abi};
 pub struct Driver {
     api: &'static Api,
     emulator: bool,
+    used_bytes: UsedBytes,
 }
+
+/// How a driver tells, without a context, how much of a device is in use.
+pub(crate) type UsedBytes = fn(&Device) -> Option<u64>;
 
 impl Driver {
     /// A driver over a filled table.
-    pub(crate) fn from_api(api: &'static Api, emulator: bool) -> Driver {
-        Driver { api, emulator }
+    pub(crate) fn from_api(api: &'static Api, emulator: bool, used_bytes: UsedBytes) -> Driver {
+        Driver {
+            api,
+            emulator,
+            used_bytes,
+        }
     }
 
     /// The table of entry points, for calls that have no handle.
@@ -233,6 +241,32 @@ impl Device {
         Ok((major.max(0) as u32, minor.max(0) as u32))
     }
 
+    /// Bytes of the device in use, read without a context: before one is retained, what others hold.
+    /// From NVIDIA's management library on a real device, `None` where that cannot tell.
+    #[must_use]
+    pub fn used_bytes_before_context(&self) -> Option<u64> {
+        (self.driver.used_bytes)(self)
+    }
+
+    /// The device's PCI address, `domain:bus:device.function`.
+    ///
+    /// # Errors
+    /// Whatever `cuDeviceGetPCIBusId` returns.
+    pub fn pci_bus_id(&self) -> Result<String, DriverError> {
+        let mut id = [0u8; 32];
+        // SAFETY: the buffer is as long as said.
+        let result = unsafe {
+            (self.driver.api().cu_device_get_pci_bus_id)(
+                id.as_mut_ptr().cast(),
+                id.len() as c_int,
+                self.raw,
+            )
+        };
+        self.driver
+            .check("cuDeviceGetPCIBusId", result, String::new)?;
+        Ok(text_of(&id))
+    }
+
     /// The driver's handle.
     pub(super) fn raw(&self) -> cuda_driver_sys::CUdevice {
         self.raw
@@ -267,9 +301,7 @@ impl Device {
             )
         };
         self.driver.check("cuDeviceGetName", result, String::new)?;
-        let end = name.iter().position(|&byte| byte == 0).unwrap_or(0);
-        let name = CString::new(&name[..end]).unwrap_or_default();
-        Ok(name.to_string_lossy().into_owned())
+        Ok(text_of(&name))
     }
 
     fn read_total_bytes(&self) -> Result<u64, DriverError> {
@@ -295,4 +327,10 @@ impl Device {
             .check("cuMemGetAllocationGranularity", result, String::new)?;
         Ok(bytes as u64)
     }
+}
+
+/// The text before a buffer's first NUL.
+fn text_of(buffer: &[u8]) -> String {
+    let end = buffer.iter().position(|&byte| byte == 0);
+    String::from_utf8_lossy(&buffer[..end.unwrap_or(buffer.len())]).into_owned()
 }

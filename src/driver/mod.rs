@@ -44,6 +44,7 @@ mod event;
 mod graph;
 mod library;
 mod module;
+mod nvml;
 mod pinned;
 mod ptr;
 mod result;

@@ -26,6 +26,8 @@ pub mod exec;
 pub mod ir;
 pub mod ptx;
 
+mod driver;
+mod mem;
 mod profile;
 mod report;
 
@@ -33,19 +35,35 @@ pub use exec::Counters;
 pub use profile::Profile;
 pub use report::{DeviceReport, LiveObjects};
 
-use crate::driver::{CuResult, Driver};
+use crate::driver::{Api, CuResult, Driver};
 
 impl Driver {
     /// The emulator's driver: one for the process, as a real one is.
     #[must_use]
     pub fn emulator() -> Driver {
-        unimplemented!("the emulated driver lands next")
+        let api: &'static Api = &driver::API;
+        // SAFETY: cuInit takes no pointers.
+        let result = unsafe { (api.cu_init)(0) };
+        debug_assert!(
+            result.is_success(),
+            "the emulator's cuInit has no way to fail"
+        );
+        Driver::from_api(api, true, driver::used_without_context_bytes)
     }
 }
 
 /// Adds a device and gives its ordinal in [`Driver::emulator`]. Devices are never removed.
-pub fn add_device(_profile: Profile) -> u32 {
-    unimplemented!("the emulated driver lands next")
+///
+/// # Panics
+/// When the granularity is not a power of two of at least 4 KiB, or the device has no memory.
+pub fn add_device(profile: Profile) -> u32 {
+    let grain = profile.granularity_bytes;
+    assert!(
+        grain.is_power_of_two() && grain >= 4096,
+        "the granularity must be a power of two of at least 4096 bytes, not {grain}"
+    );
+    assert!(profile.total_bytes >= grain, "the device has no memory");
+    driver::add_device(profile)
 }
 
 /// The state of a device.
@@ -53,23 +71,28 @@ pub fn add_device(_profile: Profile) -> u32 {
 /// # Panics
 /// When there is no device of this ordinal.
 #[must_use]
-pub fn report(_ordinal: u32) -> DeviceReport {
-    unimplemented!("the emulated driver lands next")
+pub fn report(ordinal: u32) -> DeviceReport {
+    match driver::report(ordinal) {
+        Some(report) => report,
+        None => panic!("the emulator has no device {ordinal}"),
+    }
 }
 
-/// Text of the fault that ended the life of the device's context, if one did.
+/// Text of the fault that ended the life of the device's context, if one did: which kernel, block,
+/// warp, lane, PTX line and address.
 #[must_use]
-pub fn last_fault(_ordinal: u32) -> Option<String> {
-    unimplemented!("the emulated driver lands next")
+pub fn last_fault(ordinal: u32) -> Option<String> {
+    driver::fault(ordinal)
 }
 
 /// Why the calling thread's latest failed call on the emulator failed, where there is more to say than the code.
 #[must_use]
 pub fn last_error_detail() -> Option<String> {
-    unimplemented!("the emulated driver lands next")
+    driver::detail()
 }
 
-/// Makes the `nth` call (from 1, counted from now) of the C function `call` on this device fail with `code`.
-pub fn fail_call(_ordinal: u32, _call: &'static str, _nth: u64, _code: CuResult) {
-    unimplemented!("the emulated driver lands next")
+/// Makes the `nth` call (from 1, counted from now) of the C function `call` on this device fail with
+/// `code`, without effect. A code that ends a context's life does so here as well.
+pub fn fail_call(ordinal: u32, call: &'static str, nth: u64, code: CuResult) {
+    driver::fail_call(ordinal, call, nth, code);
 }

@@ -1,0 +1,288 @@
+//! Module images: which PTX, if any, a device can take from them.
+//!
+//! `cuModuleLoadData` is given no length. PTX text ends with a NUL; a fatbin says in its header how
+//! long it is. A fatbin is a header (magic, version, header bytes, payload bytes) and entries, each
+//! with a header (kind, version, header bytes, payload bytes, ..., architecture) before its payload.
+
+use super::failure::Failure;
+use crate::driver::CuResult;
+
+const FATBIN_MAGIC: u32 = 0xBA55_ED50;
+const FATBIN_WRAPPER_MAGIC: u32 = 0x4662_43B1;
+const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
+const KIND_PTX: u16 = 1;
+/// Offset of the architecture in an entry's header.
+const ENTRY_ARCH: usize = 28;
+/// Bytes of an entry's header that are read here.
+const ENTRY_BYTES: usize = 32;
+/// A fatbin beyond this is taken for garbage rather than read.
+const FATBIN_LIMIT_BYTES: u64 = 4 << 30;
+
+/// PTX text that a device can take, and the size of the whole image.
+#[derive(Debug)]
+pub(super) struct Image {
+    pub(super) ptx: String,
+    pub(super) bytes: usize,
+}
+
+/// Finds the PTX for a compute capability in an image.
+///
+/// # Safety
+/// `image` must lead to NUL-terminated text, or to a whole fatbin, fatbin wrapper or cubin.
+pub(super) unsafe fn read(image: *const u8, capability: (u32, u32)) -> Result<Image, Failure> {
+    if image.is_null() {
+        return Err(Failure::null("the image"));
+    }
+    // SAFETY: forwarded from the caller.
+    let magic = unsafe { magic_of(image) };
+    match magic {
+        // SAFETY: forwarded from the caller; the magic says that it is a fatbin.
+        FATBIN_MAGIC => unsafe { read_fatbin(image, capability) },
+        FATBIN_WRAPPER_MAGIC => {
+            // SAFETY: a wrapper is magic, version (4 bytes each) and the fatbin's address.
+            let inner = unsafe { image.add(8).cast::<*const u8>().read_unaligned() };
+            // SAFETY: a wrapper's address leads to a whole fatbin.
+            unsafe { read_fatbin(inner, capability) }
+        }
+        ELF_MAGIC => Err(Failure::new(
+            CuResult::NO_BINARY_FOR_GPU,
+            "the image is a cubin: the emulator runs PTX only",
+        )),
+        _ => {
+            // SAFETY: any other image is NUL-terminated text.
+            let text = unsafe { std::ffi::CStr::from_ptr(image.cast()) };
+            let ptx = std::str::from_utf8(text.to_bytes())
+                .map_err(|_| {
+                    Failure::new(
+                        CuResult::INVALID_IMAGE,
+                        "the image is neither PTX text nor a fatbin",
+                    )
+                })?
+                .to_owned();
+            accept(&ptx, capability)?;
+            let bytes = ptx.len();
+            Ok(Image { ptx, bytes })
+        }
+    }
+}
+
+/// The image's first four bytes; text shorter than that has no magic.
+///
+/// # Safety
+/// As for [`read`].
+unsafe fn magic_of(image: *const u8) -> u32 {
+    let mut magic = [0u8; 4];
+    for (index, byte) in magic.iter_mut().enumerate() {
+        // SAFETY: no byte after a NUL is read, so text is not left; binary images are longer.
+        *byte = unsafe { image.add(index).read() };
+        if *byte == 0 {
+            break;
+        }
+    }
+    u32::from_le_bytes(magic)
+}
+
+/// # Safety
+/// `image` must lead to a whole fatbin.
+unsafe fn read_fatbin(image: *const u8, capability: (u32, u32)) -> Result<Image, Failure> {
+    if image.is_null() {
+        return Err(Failure::null("the fatbin"));
+    }
+    // SAFETY: a fatbin begins with a header of 16 bytes.
+    let header = unsafe { std::slice::from_raw_parts(image, 16) };
+    let header_bytes = usize::from(u16_at(header, 6));
+    let payload_bytes = u64_at(header, 8);
+    if u32_at(header, 0) != FATBIN_MAGIC || payload_bytes > FATBIN_LIMIT_BYTES {
+        return Err(Failure::new(
+            CuResult::INVALID_IMAGE,
+            "the fatbin's header is damaged",
+        ));
+    }
+    let bytes = header_bytes + payload_bytes as usize;
+    // SAFETY: the header says that the fatbin is this long.
+    let fatbin = unsafe { std::slice::from_raw_parts(image, bytes) };
+    let ptx = choose(&fatbin[header_bytes..], capability)?;
+    Ok(Image { ptx, bytes })
+}
+
+/// The PTX entry of the highest architecture that the device can take.
+fn choose(mut entries: &[u8], capability: (u32, u32)) -> Result<String, Failure> {
+    let mut best: Option<(u32, &str)> = None;
+    let mut unreadable = false;
+    let mut refusal = None;
+    while entries.len() >= ENTRY_BYTES {
+        let header_bytes = u32_at(entries, 4) as usize;
+        let payload_bytes = u64_at(entries, 8) as usize;
+        let end = header_bytes.saturating_add(payload_bytes);
+        if header_bytes < ENTRY_BYTES || end > entries.len() {
+            return Err(Failure::new(
+                CuResult::INVALID_IMAGE,
+                "an entry of the fatbin runs past its end",
+            ));
+        }
+        let arch = u32_at(entries, ENTRY_ARCH);
+        if u16_at(entries, 0) == KIND_PTX {
+            match readable(&entries[header_bytes..end]) {
+                Some(text) => match accept(text, capability) {
+                    Ok(()) if best.is_none_or(|(other, _)| arch > other) => {
+                        best = Some((arch, text));
+                    }
+                    Ok(()) => {}
+                    Err(failure) => refusal = Some(failure),
+                },
+                None => unreadable = true,
+            }
+        }
+        entries = &entries[end..];
+    }
+    match best {
+        Some((_, text)) => Ok(text.to_owned()),
+        None if unreadable => Err(Failure::new(
+            CuResult::NO_BINARY_FOR_GPU,
+            "the fatbin's PTX is compressed: build it with nvcc --no-compress, or load the PTX text",
+        )),
+        None => Err(refusal.unwrap_or_else(|| {
+            Failure::new(
+                CuResult::NO_BINARY_FOR_GPU,
+                "the fatbin holds no PTX: the emulator cannot run machine code",
+            )
+        })),
+    }
+}
+
+/// An entry's payload as PTX text, where it is not compressed.
+fn readable(payload: &[u8]) -> Option<&str> {
+    let end = payload
+        .iter()
+        .rposition(|&byte| byte != 0)
+        .map_or(0, |last| last + 1);
+    std::str::from_utf8(&payload[..end])
+        .ok()
+        .filter(|text| text.contains(".version"))
+}
+
+/// Refuses PTX whose `.target` the device does not have.
+fn accept(ptx: &str, capability: (u32, u32)) -> Result<(), Failure> {
+    let Some(target) = ptx.lines().find_map(|line| {
+        let rest = line.trim().strip_prefix(".target")?;
+        rest.split([',', ' ', '\t'])
+            .find_map(|word| word.trim().strip_prefix("sm_"))
+    }) else {
+        // Not for this function to say: the parser names the line.
+        return Ok(());
+    };
+    let digits = target.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let Ok(wanted) = digits.parse::<u32>() else {
+        return Ok(());
+    };
+    let (major, minor) = capability;
+    let have = major * 10 + minor;
+    let suffix = &target[digits.len()..];
+    let runs = match suffix {
+        "" => wanted <= have,
+        // Architecture-specific code runs on that architecture alone, family code within its family.
+        "f" => wanted <= have && wanted / 10 == have / 10,
+        _ => wanted == have,
+    };
+    if runs {
+        return Ok(());
+    }
+    Err(Failure::new(
+        CuResult::INVALID_PTX,
+        format!("the PTX is for sm_{target}, the device is sm_{have}"),
+    ))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SM_90: (u32, u32) = (9, 0);
+
+    /// A fatbin in nvcc's layout with these entries: kind, architecture, payload.
+    fn fatbin(entries: &[(u16, u32, &[u8])]) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (kind, arch, payload) in entries {
+            let mut header = vec![0u8; 64];
+            header[0..2].copy_from_slice(&kind.to_le_bytes());
+            header[4..8].copy_from_slice(&64u32.to_le_bytes());
+            let padded = payload.len().next_multiple_of(8);
+            header[8..16].copy_from_slice(&(padded as u64).to_le_bytes());
+            header[28..32].copy_from_slice(&arch.to_le_bytes());
+            body.extend_from_slice(&header);
+            body.extend_from_slice(payload);
+            body.resize(body.len() + padded - payload.len(), 0);
+        }
+        let mut image = Vec::new();
+        image.extend_from_slice(&FATBIN_MAGIC.to_le_bytes());
+        image.extend_from_slice(&1u16.to_le_bytes());
+        image.extend_from_slice(&16u16.to_le_bytes());
+        image.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        image.extend_from_slice(&body);
+        image
+    }
+
+    fn load(image: &[u8]) -> Result<Image, Failure> {
+        // SAFETY: every image of these tests is a whole fatbin or NUL-terminated text.
+        unsafe { read(image.as_ptr(), SM_90) }
+    }
+
+    #[test]
+    fn the_highest_ptx_a_device_can_take_is_chosen() {
+        let image = fatbin(&[
+            (1, 80, b".version 8.0\n.target sm_80\n// eighty"),
+            (2, 90, b"\x7fELF machine code"),
+            (1, 90, b".version 8.0\n.target sm_90\n// ninety"),
+            (1, 100, b".version 8.6\n.target sm_100\n// hundred"),
+        ]);
+        let chosen = load(&image).unwrap();
+        assert!(chosen.ptx.ends_with("// ninety"), "{}", chosen.ptx);
+        assert_eq!(chosen.bytes, image.len());
+    }
+
+    #[test]
+    fn machine_code_alone_and_compressed_ptx_are_refused_with_the_reason() {
+        let cases: [(Vec<u8>, &str); 3] = [
+            (fatbin(&[(2, 90, b"\x7fELF code")]), "holds no PTX"),
+            (
+                fatbin(&[(1, 80, b"\x28\xb5\x2f\xfd\x60\x79")]),
+                "compressed",
+            ),
+            (b"\x7fELF\x02\x01\x01\0".to_vec(), "is a cubin"),
+        ];
+        for (image, reason) in cases {
+            let failure = load(&image).unwrap_err();
+            assert_eq!(failure.code, CuResult::NO_BINARY_FOR_GPU);
+            let detail = failure.detail.unwrap();
+            assert!(detail.contains(reason), "{detail}");
+        }
+    }
+
+    #[test]
+    fn targets_follow_nvidias_rules() {
+        let cases = [
+            ("sm_80", true),
+            ("sm_90", true),
+            ("sm_90a", true),
+            ("sm_80a", false),
+            ("sm_100", false),
+            ("sm_100f", false),
+        ];
+        for (target, runs) in cases {
+            let ptx = format!(".version 8.0\n.target {target}\n");
+            assert_eq!(accept(&ptx, SM_90).is_ok(), runs, "{target}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Physical memory: ranges of one sparse memfd.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::unix::fs::FileExt;
+
+/// Bytes written at once when poisoning.
+const POISON_CHUNK: usize = 1 << 20;
+
+/// One allocation: a range of the file.
+#[derive(Clone, Copy, Debug)]
+struct Allocation {
+    offset: u64,
+    bytes: u64,
+    poisoned: bool,
+    /// Pieces mapped somewhere.
+    mappings: u32,
+    /// The handle was given back; the range lives on while it is mapped.
+    released: bool,
+}
+
+/// Why physical memory could not be had.
+#[derive(Debug)]
+pub(crate) enum PhysicalError {
+    /// The host refused a system call.
+    Host(io::Error),
+    /// No allocation of this number, or its handle was given back.
+    NoSuchAllocation,
+}
+
+impl From<io::Error> for PhysicalError {
+    fn from(error: io::Error) -> Self {
+        PhysicalError::Host(error)
+    }
+}
+
+/// All physical memory of a device. Ranges are handed out lowest first, so that allocations made one
+/// after the other lie one after the other in the file, and the kernel merges their mappings: a
+/// process may have only 65,530 of them.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    file: File,
+    /// End of the file's used part.
+    end_bytes: u64,
+    /// Free ranges below `end_bytes`, by offset; never adjacent to each other.
+    free: BTreeMap<u64, u64>,
+    allocations: HashMap<u64, Allocation>,
+    in_use_bytes: u64,
+    poisoned_bytes: u64,
+}
+
+impl Physical {
+    pub(crate) fn new() -> io::Result<Physical> {
+        // SAFETY: the name is a NUL-terminated string.
+        let fd = unsafe { libc::memfd_create(c"neap-device".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Physical {
+            // SAFETY: the descriptor is new and owned by nobody else.
+            file: unsafe { File::from_raw_fd(fd) },
+            end_bytes: 0,
+            free: BTreeMap::new(),
+            allocations: HashMap::new(),
+            in_use_bytes: 0,
+            poisoned_bytes: 0,
+        })
+    }
+
+    /// Bytes of all allocations that are held or mapped.
+    pub(crate) fn in_use_bytes(&self) -> u64 {
+        self.in_use_bytes
+    }
+
+    /// Bytes of live allocations that were filled with 0xFF.
+    pub(crate) fn poisoned_bytes(&self) -> u64 {
+        self.poisoned_bytes
+    }
+
+    /// Allocations whose handle is not given back.
+    pub(crate) fn held(&self) -> u64 {
+        self.allocations.values().filter(|a| !a.released).count() as u64
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Takes `bytes` under the number `id`. It reads 0xFF where `poison_limit_bytes` of live poisoned
+    /// memory is not exceeded by it, 0 otherwise.
+    pub(crate) fn create(
+        &mut self,
+        id: u64,
+        bytes: u64,
+        poison_limit_bytes: u64,
+    ) -> Result<(), PhysicalError> {
+        let fit = self
+            .free
+            .iter()
+            .find(|&(_, &free)| free >= bytes)
+            .map(|(&offset, &free)| (offset, free));
+        let offset = match fit {
+            Some((offset, free)) => {
+                self.free.remove(&offset);
+                if free > bytes {
+                    self.free.insert(offset + bytes, free - bytes);
+                }
+                offset
+            }
+            None => {
+                // The file is sparse and may be longer than the device: accounting is by bytes in use.
+                self.file.set_len(self.end_bytes + bytes)?;
+                let offset = self.end_bytes;
+                self.end_bytes += bytes;
+                offset
+            }
+        };
+        let poisoned = self.poisoned_bytes + bytes <= poison_limit_bytes;
+        let allocation = Allocation {
+            offset,
+            bytes,
+            poisoned,
+            mappings: 0,
+            released: false,
+        };
+        if poisoned && let Err(error) = self.fill(offset, bytes) {
+            self.give_back(offset, bytes)?;
+            return Err(error.into());
+        }
+        if poisoned {
+            self.poisoned_bytes += bytes;
+        }
+        self.in_use_bytes += bytes;
+        self.allocations.insert(id, allocation);
+        Ok(())
+    }
+
+    /// Size and file offset of a held allocation.
+    pub(crate) fn range(&self, id: u64) -> Result<(u64, u64), PhysicalError> {
+        match self.allocations.get(&id) {
+            Some(allocation) if !allocation.released => Ok((allocation.offset, allocation.bytes)),
+            _ => Err(PhysicalError::NoSuchAllocation),
+        }
+    }
+
+    /// Gives the handle back; the memory goes when it is not mapped any more.
+    pub(crate) fn release(&mut self, id: u64) -> Result<(), PhysicalError> {
+        match self.allocations.get_mut(&id) {
+            Some(allocation) if !allocation.released => allocation.released = true,
+            _ => return Err(PhysicalError::NoSuchAllocation),
+        }
+        self.reclaim(id)
+    }
+
+    /// One more piece of the allocation is mapped.
+    pub(crate) fn add_mapping(&mut self, id: u64) {
+        if let Some(allocation) = self.allocations.get_mut(&id) {
+            allocation.mappings += 1;
+        }
+    }
+
+    /// One piece fewer is mapped.
+    pub(crate) fn remove_mapping(&mut self, id: u64) -> Result<(), PhysicalError> {
+        if let Some(allocation) = self.allocations.get_mut(&id) {
+            allocation.mappings -= 1;
+        }
+        self.reclaim(id)
+    }
+
+    /// Frees the range when it is neither held nor mapped.
+    fn reclaim(&mut self, id: u64) -> Result<(), PhysicalError> {
+        let Some(&allocation) = self.allocations.get(&id) else {
+            return Ok(());
+        };
+        if !allocation.released || allocation.mappings > 0 {
+            return Ok(());
+        }
+        self.allocations.remove(&id);
+        self.in_use_bytes -= allocation.bytes;
+        if allocation.poisoned {
+            self.poisoned_bytes -= allocation.bytes;
+        }
+        self.give_back(allocation.offset, allocation.bytes)
+    }
+
+    /// Returns host pages of a range and puts it on the free list, merged with its neighbours.
+    fn give_back(&mut self, offset: u64, bytes: u64) -> Result<(), PhysicalError> {
+        // SAFETY: the descriptor is open and the range lies in the file.
+        let punched = unsafe {
+            libc::fallocate(
+                self.file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset as libc::off_t,
+                bytes as libc::off_t,
+            )
+        };
+        if punched != 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        let (mut offset, mut bytes) = (offset, bytes);
+        if let Some((&before, &before_bytes)) = self.free.range(..offset).next_back()
+            && before + before_bytes == offset
+        {
+            self.free.remove(&before);
+            offset = before;
+            bytes += before_bytes;
+        }
+        if let Some(after_bytes) = self.free.remove(&(offset + bytes)) {
+            bytes += after_bytes;
+        }
+        self.free.insert(offset, bytes);
+        Ok(())
+    }
+
+    /// Writes 0xFF over a range.
+    fn fill(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let chunk = vec![0xFFu8; POISON_CHUNK.min(bytes as usize)];
+        let mut done = 0;
+        while done < bytes {
+            let len = (bytes - done).min(POISON_CHUNK as u64);
+            self.file
+                .write_all_at(&chunk[..len as usize], offset + done)?;
+            done += len;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRAIN: u64 = 2 << 20;
+
+    #[test]
+    fn ranges_are_consecutive_reused_and_merged() {
+        let mut physical = Physical::new().unwrap();
+        for id in 0..4 {
+            physical.create(id, GRAIN, 0).unwrap();
+            assert_eq!(physical.range(id).unwrap(), (id * GRAIN, GRAIN));
+        }
+        physical.release(1).unwrap();
+        physical.release(2).unwrap();
+        assert_eq!(physical.in_use_bytes(), 2 * GRAIN);
+        physical.create(9, 2 * GRAIN, 0).unwrap();
+        assert_eq!(physical.range(9).unwrap(), (GRAIN, 2 * GRAIN));
+        assert!(matches!(
+            physical.release(1),
+            Err(PhysicalError::NoSuchAllocation)
+        ));
+    }
+
+    #[test]
+    fn memory_lives_while_mapped() {
+        let mut physical = Physical::new().unwrap();
+        physical.create(1, GRAIN, 0).unwrap();
+        physical.add_mapping(1);
+        physical.release(1).unwrap();
+        assert_eq!((physical.in_use_bytes(), physical.held()), (GRAIN, 0));
+        physical.remove_mapping(1).unwrap();
+        assert_eq!(physical.in_use_bytes(), 0);
+    }
+
+    #[test]
+    fn poison_stops_at_its_limit_and_comes_back_after_reuse() {
+        let mut physical = Physical::new().unwrap();
+        let first_byte = |physical: &Physical, id| {
+            let mut byte = [0u8];
+            let (offset, _) = physical.range(id).unwrap();
+            physical.file.read_exact_at(&mut byte, offset).unwrap();
+            byte[0]
+        };
+        physical.create(1, GRAIN, GRAIN).unwrap();
+        physical.create(2, GRAIN, GRAIN).unwrap();
+        assert_eq!(
+            (first_byte(&physical, 1), first_byte(&physical, 2)),
+            (0xFF, 0)
+        );
+        physical.release(1).unwrap();
+        physical.create(3, GRAIN, GRAIN).unwrap();
+        assert_eq!(first_byte(&physical, 3), 0xFF);
+    }
+}
