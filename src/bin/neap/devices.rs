@@ -66,7 +66,7 @@ fn line(entry: &Entry) -> String {
     let mib =
         |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| format!("{} MiB", bytes >> 20));
     format!(
-        "{:<12} {:<28} {:>12}, granularity {}, sm_{}, {} SMs\n",
+        "{:<12} {:<32} {:>10}, granularity {}, sm_{}, {} SMs\n",
         entry.device,
         entry.name,
         mib(entry.total_bytes),
