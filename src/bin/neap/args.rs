@@ -1,6 +1,9 @@
 //! What the command line accepts.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
+use neap::kv::KvDtype;
 
 /// Runs language models that mix full and sliding-window attention: graphs are captured first, KV pools are
 /// carved from the memory that is then left.
@@ -15,8 +18,48 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Says how many requests fit, from a model's config alone: no weights, no device
+    Plan(PlanArgs),
     /// Lists the devices that are there, and why one cannot be used
     Devices(DevicesArgs),
+}
+
+/// `neap plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// A config.json, or a model folder that holds one
+    #[arg(value_name = "MODEL|config.json")]
+    pub model: PathBuf,
+
+    /// Plan as if all memory of this emulator profile were for KV: weights and the rest are not subtracted
+    #[arg(
+        long,
+        value_name = "PROFILE",
+        default_value = "h200",
+        conflicts_with = "kv_bytes"
+    )]
+    pub device_profile: String,
+
+    /// Plan for this much memory for KV, such as 40GB (10^9) or 64GiB (2^30)
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub kv_bytes: Option<u64>,
+
+    /// Tokens of a request, prompt and answer together; may be given several times [default: 1k, 8k, 32k, and the
+    /// longest the model takes]
+    #[arg(long = "length", value_name = "TOKENS", value_parser = tokens)]
+    pub lengths: Vec<u32>,
+
+    /// Tokens a KV page
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = page_size)]
+    pub page_size: u32,
+
+    /// Type of the cached keys and values
+    #[arg(long, value_name = "DTYPE", default_value = "bf16")]
+    pub kv_dtype: KvDtype,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `neap devices`.
@@ -27,8 +70,125 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
+/// A size in bytes: a whole or decimal number and an optional unit, decimal (kB, MB, GB, TB) or binary (KiB,
+/// MiB, GiB, TiB).
+fn bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 10] = [
+        ("", 1),
+        ("b", 1),
+        ("kb", 1_000),
+        ("mb", 1_000_000),
+        ("gb", 1_000_000_000),
+        ("tb", 1_000_000_000_000),
+        ("kib", 1 << 10),
+        ("mib", 1 << 20),
+        ("gib", 1 << 30),
+        ("tib", 1 << 40),
+    ];
+    let accepted = || "expected a size such as 0, 512MiB, 1.5GiB or 40GB".to_owned();
+    let text = text.trim();
+    let split = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = unit.trim().to_ascii_lowercase();
+    let scale = UNITS
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .map(|&(_, scale)| scale)
+        .ok_or_else(accepted)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if fraction.len() > 9 || (whole.is_empty() && fraction.is_empty()) {
+        return Err(accepted());
+    }
+    let digits = |digits: &str| {
+        if digits.is_empty() {
+            Ok(0)
+        } else {
+            digits.parse::<u128>()
+        }
+    };
+    let (whole, numerator) = (
+        digits(whole).map_err(|_| accepted())?,
+        digits(fraction).map_err(|_| accepted())?,
+    );
+    let denominator = 10_u128.pow(fraction.len() as u32);
+    let scaled = whole.checked_mul(u128::from(scale)).ok_or_else(accepted)?
+        + numerator * u128::from(scale) / denominator;
+    u64::try_from(scaled).map_err(|_| "is more than 2^64 bytes; give a smaller size".to_owned())
+}
+
+/// A number of tokens; `8k` is 8 * 1024.
+fn tokens(text: &str) -> Result<u32, String> {
+    let (digits, scale) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    digits
+        .parse::<u32>()
+        .ok()
+        .and_then(|count| count.checked_mul(scale))
+        .filter(|&count| count > 0)
+        .ok_or_else(|| "expected a number of tokens of at least 1, such as 4096 or 8k".to_owned())
+}
+
+/// Tokens a page: a power of two that the kernels take.
+fn page_size(text: &str) -> Result<u32, String> {
+    text.parse::<u32>()
+        .ok()
+        .filter(|size| size.is_power_of_two() && *size <= 256)
+        .ok_or_else(|| "expected a power of two from 1 to 256".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
+    use super::{bytes, page_size, tokens};
+
+    #[test]
+    fn bytes_take_decimal_and_binary_units() {
+        for (text, expected) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("1b", 1),
+            ("512MiB", 512 << 20),
+            ("512 mib", 512 << 20),
+            ("1.5GiB", 3 << 29),
+            (".5KiB", 512),
+            ("40GB", 40_000_000_000),
+            ("0.000000001GB", 1),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "MiB",
+            "1.2.3GiB",
+            "-1",
+            "12 parsecs",
+            "1e9",
+            "18446744073709551616",
+            "99999999TiB",
+            ".",
+            "1.0000000001GiB",
+        ] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn tokens_and_page_sizes() {
+        assert_eq!(tokens("8k"), Ok(8192));
+        assert_eq!(tokens("131072"), Ok(131_072));
+        for text in ["0", "k", "-1", "8m", "4294967295k"] {
+            assert!(tokens(text).is_err(), "{text}");
+        }
+        assert_eq!(page_size("256"), Ok(256));
+        for text in ["0", "3", "512", "x"] {
+            assert!(page_size(text).is_err(), "{text}");
+        }
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;

@@ -5,6 +5,7 @@
 
 mod args;
 mod devices;
+mod plan;
 mod report;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Devices(args) => devices::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     report::exit(outcome)
 }
