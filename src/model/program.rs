@@ -50,13 +50,15 @@ pub enum Step {
     /// q and k are normed per head where the family does so and rotated; k and v go to the pages (decode) or to activations
     /// and then to the pages (prefill).
     RopeAppend {
+        /// Index into [`ModelProgram::layers`].
+        layer: usize,
         /// The norm on q heads.
         q_norm: Option<Vector>,
         /// The norm on k heads.
         k_norm: Option<Vector>,
     },
-    /// `attention = softmax(q . k * sm_scale) . v`, causal, inside the layer's window.
-    Attention,
+    /// `attention = softmax(q . k * sm_scale) . v`, causal, inside the window of the layer of that index.
+    Attention(usize),
     /// `branch = attention . W^T`.
     AttentionOutput(Matrix),
     /// `gate_up = normed . W^T`.
@@ -141,10 +143,11 @@ impl ModelProgram {
             let mut steps = vec![
                 Step::Qkv(layer.qkv),
                 Step::RopeAppend {
+                    layer: index,
                     q_norm: layer.q_norm,
                     k_norm: layer.k_norm,
                 },
-                Step::Attention,
+                Step::Attention(index),
                 Step::AttentionOutput(layer.output),
                 Step::AddNorm {
                     branch: true,
