@@ -79,6 +79,7 @@ impl LedgerMeter {
             tail_bytes,
             unmapped_bytes,
             grain_bytes,
+            ineligible,
         } = claims;
         let modules_bytes = u64::try_from(self.modules_bytes).unwrap_or(0);
         let graphs_bytes = u64::try_from(self.graphs_bytes).unwrap_or(0);
@@ -95,6 +96,7 @@ impl LedgerMeter {
             tail_bytes,
             unaccounted_bytes: 0,
             grain_bytes,
+            ineligible,
         };
         // Taken by nobody we know, or (negative) claimed by somebody but not taken.
         let taken = signed(last.total_bytes) - signed(last.free_bytes);
@@ -123,6 +125,8 @@ pub struct Claims {
     pub unmapped_bytes: u64,
     /// The device's grain.
     pub grain_bytes: u64,
+    /// Why KV was not sized from what capture left, and what to change, if it was not.
+    pub ineligible: Option<String>,
 }
 
 /// Slab bytes of one pool.
@@ -163,6 +167,9 @@ pub struct Ledger {
     pub unaccounted_bytes: i64,
     /// The device's grain.
     pub grain_bytes: u64,
+    /// Why KV was not sized from what capture left, and what to change, if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ineligible: Option<String>,
 }
 
 impl Ledger {
@@ -243,7 +250,11 @@ impl fmt::Display for Ledger {
             "{:label_width$}  {unaccounted:>byte_width$}  ({verdict} {})",
             "unaccounted",
             HumanBytes(self.grain_bytes)
-        )
+        )?;
+        match &self.ineligible {
+            Some(reason) => writeln!(f, "KV was not sized after capture: {reason}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -282,6 +293,7 @@ mod tests {
             tail_bytes: 6 * MIB,
             unmapped_bytes: 5 * MIB,
             grain_bytes: 2 * MIB,
+            ineligible: None,
         }
     }
 
@@ -323,6 +335,22 @@ mod tests {
         assert_eq!(ledger.unaccounted_bytes, 3 * MIB as i64);
         assert!(!ledger.closes());
         assert!(ledger.to_string().contains("does NOT close"));
+    }
+
+    #[test]
+    fn a_reason_against_sizing_after_capture_is_the_last_line() {
+        let reason = "eager mode was asked for; drop --eager".to_owned();
+        let claims = Claims {
+            ineligible: Some(reason.clone()),
+            ..claims()
+        };
+        let ledger = meter(30).finish(reading(69), claims);
+        let text = ledger.to_string();
+        assert_eq!(
+            text.lines().last(),
+            Some(format!("KV was not sized after capture: {reason}").as_str())
+        );
+        assert_eq!(serde_json::to_value(&ledger).unwrap()["ineligible"], reason);
     }
 
     #[test]
