@@ -326,6 +326,9 @@ impl Engine {
                 tail_bytes: carve.tail_bytes,
                 unmapped_bytes: extension.unmapped_bytes(),
                 grain_bytes: device.granularity_bytes(),
+                ineligible: options.eager.then(|| {
+                    "eager mode was asked for; drop --eager to size KV from the measured leftover".to_owned()
+                }),
             },
         );
         let sequences = KvSequences::new(
