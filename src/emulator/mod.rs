@@ -78,8 +78,8 @@ pub fn report(ordinal: u32) -> DeviceReport {
     }
 }
 
-/// Text of the fault that ended the life of the device's context, if one did: which kernel, block,
-/// warp, lane, PTX line and address.
+/// Text of the latest fault that ended the life of a context of the device: which kernel, block, warp,
+/// lane, PTX line and address. It stays when the context is gone.
 #[must_use]
 pub fn last_fault(ordinal: u32) -> Option<String> {
     driver::fault(ordinal)

@@ -108,7 +108,7 @@ pub struct DeviceReport {
     /// What the device would have been busy with, in microseconds. A *model* (bytes / bandwidth,
     /// multiply-adds / rate), never a measurement.
     pub modelled_busy_us: f64,
-    /// The fault that ended the context's life, if one did.
+    /// The latest fault that ended a context's life; it stays when the context is gone.
     pub fault: Option<String>,
 }
 

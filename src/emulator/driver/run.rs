@@ -97,12 +97,13 @@ impl State {
 
     fn run_kernel(&mut self, launch: &Launch) -> Result<f64, WorkFault> {
         let space = self.space()?;
-        let mut options = ExecOptions::default();
-        options.threads = self.profile.threads;
-        options.watchdog_branches = self.profile.watchdog_branches;
-        options.poison = self.profile.poison;
-        options.counters = self.profile.counters;
-        options.sm_count = self.profile.sm_count;
+        let options = ExecOptions {
+            threads: self.profile.threads,
+            watchdog_branches: self.profile.watchdog_branches,
+            poison: self.profile.poison,
+            counters: self.profile.counters,
+            sm_count: self.profile.sm_count,
+        };
         let spec = LaunchSpec {
             kernel: &launch.code,
             grid: launch.grid,

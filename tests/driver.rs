@@ -1,0 +1,52 @@
+//! The driver room over the emulator: handles, virtual memory, streams, capture, graphs, modules, errors.
+
+#[path = "driver/capture.rs"]
+mod capture;
+#[path = "driver/errors.rs"]
+mod errors;
+#[path = "driver/kernels.rs"]
+mod kernels;
+#[path = "driver/loader.rs"]
+mod loader;
+#[path = "driver/memory.rs"]
+mod memory;
+#[path = "driver/streams.rs"]
+mod streams;
+
+use std::sync::Arc;
+
+use neap::driver::{AddressReservation, Context, Driver, PhysicalAllocation};
+use neap::emulator::{self, Profile};
+
+const MIB: u64 = 1 << 20;
+const GRAIN: u64 = 2 * MIB;
+
+fn tiny() -> Profile {
+    Profile::named("tiny").expect("a known profile")
+}
+
+/// A device of its own and its context: tests run side by side in one process.
+fn context_on(profile: Profile) -> (u32, Context) {
+    let ordinal = emulator::add_device(profile);
+    let device = Driver::emulator()
+        .device(ordinal)
+        .expect("the device just added");
+    let context = Context::retain_primary(&device).expect("an empty device has room");
+    (ordinal, context)
+}
+
+/// A reservation of `bytes`, mapped as one piece, readable and writable.
+fn mapped(context: &Context, bytes: u64) -> AddressReservation {
+    let reservation = AddressReservation::new(context, bytes, 0).expect("addresses");
+    let physical = Arc::new(PhysicalAllocation::new(context, bytes).expect("memory"));
+    reservation.map(0, physical).expect("an empty reservation");
+    reservation.set_access(0, bytes).expect("a mapped range");
+    reservation
+}
+
+/// Asserts that nothing of the device is alive or was left behind.
+fn assert_nothing_left(ordinal: u32) {
+    let report = emulator::report(ordinal);
+    assert_eq!(report.live_objects(), 0, "{report}");
+    assert_eq!(report.used_bytes(), 0, "{report}");
+}

@@ -1,0 +1,1 @@
+//! Modules, kernels and launches.

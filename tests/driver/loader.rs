@@ -1,0 +1,146 @@
+//! Opening a driver library: what is said when there is none, or one that is too old.
+
+use std::path::Path;
+use std::process::Command;
+
+use neap::driver::{Api, Driver, DriverError};
+
+/// Compiles a shared library from C text.
+fn library(dir: &Path, source: &str) -> String {
+    let c = dir.join("fake.c");
+    let so = dir.join("libfake.so");
+    std::fs::write(&c, source).unwrap();
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&so)
+        .arg(&c)
+        .status()
+        .expect("a C compiler");
+    assert!(status.success());
+    so.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_missing_library_is_named_with_the_remedy() {
+    let error = Driver::open("libcuda-that-is-not-there.so.1").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("no NVIDIA driver: libcuda-that-is-not-there.so.1 could not be opened"),
+        "{text}"
+    );
+    assert!(text.contains("use --device emu"), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+}
+
+#[test]
+fn the_real_driver_opens_or_says_why_not() {
+    match Driver::cuda() {
+        Ok(driver) => {
+            assert!(!driver.is_emulator());
+            assert!(driver.version().unwrap() >= (12, 0));
+        }
+        Err(error) => {
+            let text = error.to_string();
+            assert!(
+                text.contains("libcuda.so.1") || text.contains("cuInit") || text.contains("cu"),
+                "{text}"
+            );
+            assert!(text.len() > 20 && !text.contains('\n'), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_library_without_the_loader_is_too_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = library(dir.path(), "int cuInit(unsigned flags) { return 0; }\n");
+    let error = Driver::open(&path).unwrap_err();
+    assert_eq!(
+        error,
+        DriverError::MissingSymbol {
+            symbol: "cuGetProcAddress_v2"
+        }
+    );
+    assert!(error.to_string().contains("driver 525"), "{error}");
+}
+
+/// A driver that has every entry point but one: the error names that one.
+#[test]
+fn a_missing_entry_point_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = library(
+        dir.path(),
+        r#"
+        #include <string.h>
+        static int nothing(void) { return 0; }
+        int cuGetProcAddress_v2(const char *symbol, void **address, int version,
+                                unsigned long long flags, int *status) {
+            if (strcmp(symbol, "cuMemAddressReserve") == 0) { *status = 1; return 500; }
+            *address = (void *)nothing; *status = 0; return 0;
+        }
+        "#,
+    );
+    let error = Driver::open(&path).unwrap_err();
+    assert_eq!(
+        error,
+        DriverError::MissingSymbol {
+            symbol: "cuMemAddressReserve"
+        }
+    );
+}
+
+/// Optional entry points may be absent: the driver opens without them.
+#[test]
+fn optional_entry_points_may_be_absent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = library(
+        dir.path(),
+        r#"
+        #include <string.h>
+        static int nothing(void) { return 0; }
+        int cuGetProcAddress_v2(const char *symbol, void **address, int version,
+                                unsigned long long flags, int *status) {
+            if (strcmp(symbol, "cuFuncGetParamInfo") == 0) { *status = 2; *address = 0; return 0; }
+            *address = (void *)nothing; *status = 0; return 0;
+        }
+        "#,
+    );
+    let driver = Driver::open(&path).unwrap();
+    assert!(driver.api().cu_func_get_param_info.is_none());
+    assert!(driver.api().cu_func_get_name.is_some());
+}
+
+/// `cuInit` failing is an error with its code, name and remedy.
+#[test]
+fn a_failing_init_is_told_with_its_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = library(
+        dir.path(),
+        r#"
+        #include <string.h>
+        static int nothing(void) { return 0; }
+        static int no_device(unsigned flags) { return 100; }
+        int cuGetProcAddress_v2(const char *symbol, void **address, int version,
+                                unsigned long long flags, int *status) {
+            *address = strcmp(symbol, "cuInit") ? (void *)nothing : (void *)no_device;
+            *status = 0; return 0;
+        }
+        "#,
+    );
+    let text = Driver::open(&path).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "cuInit failed with CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected; \
+         check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device emu"
+    );
+}
+
+/// The table can be asked for every entry point it lists, which is what a library over it exports.
+#[test]
+fn the_emulators_table_is_complete() {
+    let driver = Driver::emulator();
+    for symbol in Api::SYMBOLS {
+        assert!(!driver.api().address_of(symbol).is_null(), "{symbol}");
+    }
+    assert!(driver.api().address_of("cuTexRefCreate").is_null());
+}
