@@ -63,6 +63,11 @@ impl GranuleTable {
         }
     }
 
+    /// The flags, for reads without a bounds check.
+    pub(super) fn flags(&self) -> *const u8 {
+        self.flags.as_ptr().cast()
+    }
+
     /// Sets the flags of every granule that overlaps `[address, address + bytes)`; what lies outside the table is ignored.
     pub fn set(&self, address: u64, bytes: u64, flags: u8) {
         if bytes == 0 || address < self.base {

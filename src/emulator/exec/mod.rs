@@ -1,15 +1,39 @@
 //! The warp interpreter: loads PTX modules and runs their kernels on CPU threads.
 
+pub(crate) mod access;
+mod approx;
+pub(crate) mod async_copy;
+pub(crate) mod atomics;
+mod block;
+pub(crate) mod control;
+pub(crate) mod convert;
 mod counters;
 mod fault;
+pub(crate) mod float;
+mod float16;
+pub(crate) mod integer;
+mod lane;
+pub(crate) mod load_store;
+pub(crate) mod matrix;
 mod memory;
+pub(crate) mod op;
+pub(crate) mod ops_extra;
+mod pool;
+pub(crate) mod shuffle;
+mod traffic;
+pub(crate) mod warp;
 
 pub use super::ptx::PtxError;
 pub use counters::Counters;
 pub use fault::{Fault, FaultSite, Space};
 pub use memory::{AccessError, DeviceMemory, GranuleTable};
 
-use std::sync::Arc;
+use super::ir::{Code, Symbols, compile};
+use super::ptx;
+use block::{Arena, BlockRunner, Launch};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +46,17 @@ pub struct ParamSlot {
     pub align: usize,
 }
 
+/// Where an instruction came from.
+#[derive(Debug)]
+struct StatementSite {
+    line: u32,
+    text: std::ops::Range<usize>,
+    source: Option<String>,
+}
+
 /// A kernel, ready to run.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct KernelCode {
     /// The entry point's name.
     pub name: String,
@@ -39,28 +72,94 @@ pub struct KernelCode {
     pub max_threads: Option<u32>,
     /// 32-bit registers per thread that are live at once at most, by this loader's own allocation: not what ptxas would say.
     pub registers: u32,
+    /// Instructions after lowering, join points included.
+    pub instruction_count: usize,
+    /// Bytes of register file per warp.
+    pub register_file_bytes: u32,
+    code: Code,
+    statements: Vec<StatementSite>,
+    text: Arc<str>,
+}
+
+// SAFETY: the handlers in `code` are plain functions, and nothing of a kernel changes after loading.
+unsafe impl Send for KernelCode {}
+// SAFETY: as above.
+unsafe impl Sync for KernelCode {}
+
+impl KernelCode {
+    /// The statement on one line.
+    fn text_of(&self, site: &StatementSite) -> String {
+        self.text[site.text.clone()]
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
 }
 
 /// A loaded PTX module.
 #[derive(Debug)]
 pub struct ModuleCode {
     kernels: Vec<Arc<KernelCode>>,
+    globals: Vec<(String, u64, u64)>,
 }
 
 impl ModuleCode {
-    /// Parses and lowers `ptx`. `alloc_global(bytes, align)` provides the addresses of module-scope variables, which must be
-    /// writable host memory of this process for as long as the module lives; they are initialised here.
+    /// Parses and lowers `ptx`; a NUL ends the text. `alloc_global(bytes, align)` provides the addresses of module-scope
+    /// variables, which must be writable host memory of this process for as long as the module lives; they are
+    /// initialised here.
     ///
     /// # Errors
     /// The first statement that does not parse or that the interpreter does not implement, with its line.
     pub fn load(
-        _ptx: &str,
-        _alloc_global: &mut dyn FnMut(u64, u64) -> Option<u64>,
+        ptx: &str,
+        alloc_global: &mut dyn FnMut(u64, u64) -> Option<u64>,
     ) -> Result<ModuleCode, PtxError> {
-        Err(PtxError {
-            line: 1,
-            message: "the loader is not there yet".into(),
-        })
+        let text: Arc<str> = ptx.into();
+        let module = ptx::parse(ptx)?;
+        let (symbols, globals) = Symbols::of_module(&module, alloc_global)?;
+        let mut kernels = Vec::with_capacity(module.entries.len());
+        for entry in &module.entries {
+            let mut symbols = symbols.clone();
+            let (param_bytes, static_shared_bytes, local_bytes) =
+                symbols.add_entry(&module, entry)?;
+            let code = compile(entry, &symbols, param_bytes, ptx)?;
+            let param = |variable: &ptx::Variable| ParamSlot {
+                offset: symbols
+                    .get(&variable.name)
+                    .map_or(0, |symbol| symbol.address as usize),
+                bytes: variable.bytes.unwrap_or(0) as usize,
+                align: variable.align as usize,
+            };
+            let file = |number: u32| {
+                module
+                    .files
+                    .iter()
+                    .find(|(n, _)| *n == number)
+                    .map(|(_, name)| name.as_str())
+            };
+            let site = |statement: &ptx::Statement| StatementSite {
+                line: statement.line,
+                text: statement.text.clone(),
+                source: statement
+                    .loc
+                    .and_then(|(number, line)| Some(format!("{}:{line}", file(number)?))),
+            };
+            kernels.push(Arc::new(KernelCode {
+                name: entry.name.clone(),
+                params: entry.params.iter().map(param).collect(),
+                param_bytes: param_bytes as usize,
+                static_shared_bytes,
+                local_bytes,
+                max_threads: entry.max_threads,
+                registers: code.pressure,
+                instruction_count: code.instructions.len(),
+                register_file_bytes: code.register_bytes,
+                code,
+                statements: entry.statements.iter().map(site).collect(),
+                text: Arc::clone(&text),
+            }));
+        }
+        Ok(ModuleCode { kernels, globals })
     }
 
     /// The kernel of that name.
@@ -74,8 +173,11 @@ impl ModuleCode {
     }
 
     /// Address and bytes of a module-scope `.global` or `.const` variable.
-    pub fn global(&self, _name: &str) -> Option<(u64, u64)> {
-        None
+    pub fn global(&self, name: &str) -> Option<(u64, u64)> {
+        self.globals
+            .iter()
+            .find(|(n, ..)| n == name)
+            .map(|&(_, address, bytes)| (address, bytes))
     }
 }
 
@@ -122,17 +224,116 @@ impl Default for ExecOptions {
     }
 }
 
+impl LaunchSpec<'_> {
+    fn validate(&self) -> Result<(), String> {
+        let threads = self.block.iter().map(|&n| u64::from(n)).product::<u64>();
+        let blocks = self.grid.iter().map(|&n| u128::from(n)).product::<u128>();
+        if threads == 0 || blocks == 0 {
+            return Err(format!(
+                "a grid of {:?} blocks of {:?} threads is empty",
+                self.grid, self.block
+            ));
+        }
+        if blocks > u128::from(u64::MAX) {
+            return Err(format!("a grid of {:?} blocks is too large", self.grid));
+        }
+        let limit = self.kernel.max_threads.unwrap_or(1024).min(1024);
+        if threads > u64::from(limit) {
+            return Err(format!(
+                "blocks of {:?} threads, where at most {limit} threads are allowed",
+                self.block
+            ));
+        }
+        if self.params.len() < self.kernel.param_bytes {
+            let (given, wanted) = (self.params.len(), self.kernel.param_bytes);
+            return Err(format!(
+                "{given} bytes of parameters, where it takes {wanted}"
+            ));
+        }
+        let shared =
+            u64::from(self.kernel.static_shared_bytes) + u64::from(self.dynamic_shared_bytes);
+        if shared > 1 << 20 {
+            return Err(format!(
+                "{shared} bytes of shared memory per block are more than any device has"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Fewer blocks than this run on the calling thread alone: waking another one takes longer.
+const INLINE_BLOCKS: u64 = 2;
+
+thread_local! {
+    static ARENA: RefCell<Arena> = RefCell::default();
+}
+
 /// Runs a launch to its end.
 ///
 /// # Errors
 /// The fault that stopped it. Blocks that had already run keep their effects, as on hardware.
 pub fn run(
     spec: &LaunchSpec<'_>,
-    _memory: &dyn DeviceMemory,
-    _options: &ExecOptions,
+    memory: &dyn DeviceMemory,
+    options: &ExecOptions,
 ) -> Result<Counters, Fault> {
-    Err(Fault::InvalidLaunch {
+    spec.validate().map_err(|message| Fault::InvalidLaunch {
         kernel: spec.kernel.name.clone(),
-        message: "the interpreter is not there yet".into(),
-    })
+        message,
+    })?;
+    let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    let launch = Launch {
+        spec,
+        memory,
+        options,
+    };
+    let next = AtomicU64::new(0);
+    let total = Mutex::new((Counters::default(), None::<(u64, Box<Fault>)>));
+    let work = || {
+        let mut counters = Counters::default();
+        let mut fault = None;
+        ARENA.with_borrow_mut(|arena| {
+            let mut block = next.fetch_add(1, Ordering::Relaxed);
+            if block >= blocks {
+                return;
+            }
+            let mut runner = BlockRunner::new(&launch, arena);
+            while block < blocks {
+                if let Err(found) = runner.run(block, &mut counters) {
+                    // No further block begins.
+                    next.store(blocks, Ordering::Relaxed);
+                    fault = Some((block, found));
+                    break;
+                }
+                block = next.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut total = total
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        total.0 += counters;
+        if let Some((block, found)) = fault
+            && total.1.as_ref().is_none_or(|(other, _)| block < *other)
+        {
+            total.1 = Some((block, found));
+        }
+    };
+    let helpers = if blocks < INLINE_BLOCKS {
+        0
+    } else {
+        threads.min(blocks as usize) - 1
+    };
+    pool::run(helpers, &work);
+    let (mut counters, fault) = total
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    counters.launches = 1;
+    match fault {
+        Some((_, fault)) => Err(*fault),
+        None => Ok(counters),
+    }
 }

@@ -1,1 +1,112 @@
-//! PTX to the flat instructions that the interpreter runs.
+//! From PTX statements to the flat instructions that the interpreter runs.
+//!
+//! 1. `lower` picks a handler for each statement and refuses what it does not know;
+//! 2. `alias` removes moves whose source can be read instead, and results nobody reads;
+//! 3. `cfg` finds basic blocks, dominators and the immediate post-dominators where divergent paths meet again;
+//! 4. `slots` packs the registers' live ranges into the warp's register file;
+//! 5. `emit` writes the instruction array.
+
+mod alias;
+mod cfg;
+mod emit;
+mod lower;
+mod lower_memory;
+mod lower_move;
+mod slots;
+mod symbols;
+
+pub(crate) use emit::{Code, ConstantSlot, compile};
+pub(crate) use symbols::Symbols;
+
+use super::exec::warp::Handler;
+use super::ptx::RegClass;
+
+/// A value that no instruction computes: it is in its slot before the kernel starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Constant {
+    /// The same bits for every lane of every launch.
+    Bits(u64),
+    /// Part of the parameter block.
+    Param {
+        /// Offset in bytes.
+        offset: u32,
+        /// Size in bytes.
+        bytes: u8,
+        /// Whether to sign-extend it.
+        signed: bool,
+    },
+    /// A special register.
+    Special(Special),
+}
+
+/// Special registers that do not change while a block runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Special {
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    LaneId,
+    WarpId,
+    WarpCount,
+    LaneMaskEq,
+    LaneMaskLe,
+    LaneMaskLt,
+    LaneMaskGe,
+    LaneMaskGt,
+    SmId,
+    SmCount,
+    GridId,
+    DynamicSharedBytes,
+    TotalSharedBytes,
+    Zero,
+    One,
+}
+
+/// A virtual register: a register of the PTX text, a temporary, or a constant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Register {
+    pub class: RegClass,
+    pub constant: Option<Constant>,
+}
+
+/// What an instruction does to the flow of control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Goes on to the next instruction.
+    Next,
+    /// Goes to the target.
+    Jump(usize),
+    /// Goes to the target in lanes whose predicate (the first source) holds, or does not hold if `negated`.
+    Branch { target: usize, negated: bool },
+    /// Ends the thread.
+    Exit,
+    /// Ends the thread in lanes whose predicate (the first source) holds, or does not hold if `negated`.
+    ExitIf { negated: bool },
+    /// Ends the launch.
+    Trap,
+}
+
+/// An instruction over virtual registers.
+#[derive(Clone, Debug)]
+pub(crate) struct Inst {
+    pub handler: Handler,
+    pub guard: Option<(u32, bool)>,
+    pub dsts: Vec<u32>,
+    pub srcs: Vec<u32>,
+    pub imm: i64,
+    pub ext: u32,
+    /// `imm` and `ext` of the second entry of a two-entry instruction.
+    pub second: Option<(i64, u32)>,
+    /// Operand positions that hold a plain number.
+    pub raw: Vec<(usize, u32)>,
+    pub flow: Flow,
+    /// Index of the statement it came from.
+    pub statement: u32,
+    /// Destinations may be written before all sources have been read.
+    pub early: bool,
+    /// Nothing but the destinations changes, so it may be dropped if they are not read.
+    pub pure: bool,
+    /// The destination becomes a copy of the source, bit for bit.
+    pub copy: bool,
+}

@@ -1,0 +1,299 @@
+//! From the addresses of a warp access to host pointers: alignment, bounds and mapping checks.
+
+use super::fault::{Fault, Space};
+use super::memory::GranuleTable;
+use super::warp::{FULL, Ins, LANES, Warp};
+
+/// The state space of an access, as handlers carry it.
+pub(crate) mod space {
+    /// Device memory.
+    pub(crate) const GLOBAL: u32 = 0;
+    /// Shared memory of the block, by offset.
+    pub(crate) const SHARED: u32 = 1;
+    /// The thread's stack, by offset.
+    pub(crate) const LOCAL: u32 = 2;
+    /// Any of the spaces, told apart by the top four bits of the address.
+    pub(crate) const GENERIC: u32 = 3;
+    /// The parameter block, by offset.
+    pub(crate) const PARAM: u32 = 4;
+}
+
+/// Bits of `Ins::ext` that hold the space.
+pub(crate) const SPACE_BITS: u32 = 7;
+/// Bit of `Ins::ext`: the address register has 32 bits.
+pub(crate) const NARROW_ADDRESS: u32 = 1 << 8;
+
+/// Generic address of offset 0 of shared memory. Not a canonical x86-64 address, so no device memory is ever there.
+pub(crate) const SHARED_WINDOW: u64 = 1 << 60;
+/// Generic address of offset 0 of the thread's stack.
+pub(crate) const LOCAL_WINDOW: u64 = 2 << 60;
+/// Generic address of offset 0 of the parameter block.
+pub(crate) const PARAM_WINDOW: u64 = 3 << 60;
+
+/// Addresses of the 32 lanes; after [`resolve`], host pointers.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Addresses(pub [u64; LANES]);
+
+/// How the lanes' addresses relate, where that allows a faster access.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// All the same.
+    Uniform,
+    /// One behind the other in lane order; only for full warps.
+    Contiguous,
+    /// Anything else.
+    Scattered,
+}
+
+/// The addresses that operand `slot` plus the instruction's immediate name. Lanes outside of the mask repeat the first
+/// active lane's, so that they may be read along.
+#[inline(always)]
+pub(crate) unsafe fn addresses(warp: &Warp, ins: &Ins, slot: u32) -> Addresses {
+    let mut all = Addresses([0; LANES]);
+    if ins.ext & NARROW_ADDRESS == 0 {
+        // SAFETY: the operand is a slot of 64-bit lanes.
+        let base = unsafe { warp.read::<u64>(slot) };
+        for lane in 0..LANES {
+            all.0[lane] = base[lane].wrapping_add(ins.imm as u64);
+        }
+    } else {
+        // SAFETY: the operand is a slot of 32-bit lanes.
+        let base = unsafe { warp.read::<u32>(slot) };
+        for lane in 0..LANES {
+            all.0[lane] = u64::from(base[lane].wrapping_add(ins.imm as u32));
+        }
+    }
+    if warp.mask != FULL {
+        let first = all.0[warp.mask.trailing_zeros() as usize & 31];
+        for lane in 0..LANES {
+            all.0[lane] = if warp.mask >> lane & 1 != 0 {
+                all.0[lane]
+            } else {
+                first
+            };
+        }
+    }
+    all
+}
+
+/// Checks an access of `bytes` bytes a lane (a power of two) and turns the addresses into host pointers. `None` means that
+/// the warp has been stopped with a fault.
+#[inline(always)]
+pub(crate) fn resolve(
+    warp: &mut Warp,
+    ip: *const Ins,
+    all: &mut Addresses,
+    space: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<Shape> {
+    let first = all.0[0];
+    let (mut differ, mut any, mut stray) = (0, 0, 0);
+    for lane in 0..LANES {
+        let address = all.0[lane];
+        differ |= address ^ first;
+        any |= address;
+        stray |= address.wrapping_sub(first.wrapping_add(lane as u64 * bytes));
+    }
+    if any & (bytes - 1) != 0 {
+        return refuse_misaligned(warp, ip, all, space, bytes);
+    }
+    let ok = match space {
+        space::GLOBAL => global_ok(warp, all, differ, write),
+        space::SHARED => offset_ok(all, bytes, warp.shared_bytes, warp.shared as u64),
+        _ => return resolve_slowly(warp, ip, all, space, bytes, write),
+    };
+    if !ok {
+        return resolve_slowly(warp, ip, all, space, bytes, write);
+    }
+    Some(if differ == 0 {
+        Shape::Uniform
+    } else if stray == 0 && warp.mask == FULL {
+        Shape::Contiguous
+    } else {
+        Shape::Scattered
+    })
+}
+
+/// Whether the granule table alone allows the access. An aligned access never crosses a granule.
+#[inline(always)]
+fn global_ok(warp: &Warp, all: &Addresses, differ: u64, write: bool) -> bool {
+    let right = if write {
+        GranuleTable::WRITE
+    } else {
+        GranuleTable::READ
+    };
+    let granule_ok = |address: u64| {
+        let index = address.wrapping_sub(warp.granule_base) >> warp.granule_shift;
+        if index >= warp.granule_count {
+            return false;
+        }
+        // SAFETY: the index lies inside the table, whose bytes are atomics; a stale value only postpones a report.
+        let flags = unsafe { warp.granule_flags.add(index as usize).read() };
+        flags & right != 0
+    };
+    if differ >> warp.granule_shift == 0 {
+        granule_ok(all.0[0])
+    } else {
+        let mut ok = true;
+        for lane in 0..LANES {
+            ok &= granule_ok(all.0[lane]);
+        }
+        ok
+    }
+}
+
+/// Checks offsets against a limit and adds `base`.
+#[inline(always)]
+fn offset_ok(all: &mut Addresses, bytes: u64, limit: u32, base: u64) -> bool {
+    let (mut highest, mut upper) = (0u32, 0u64);
+    for lane in 0..LANES {
+        highest = highest.max(all.0[lane] as u32);
+        upper |= all.0[lane] >> 32;
+    }
+    if upper != 0 || u64::from(highest) + bytes > u64::from(limit) {
+        return false;
+    }
+    for lane in 0..LANES {
+        all.0[lane] = all.0[lane].wrapping_add(base);
+    }
+    true
+}
+
+/// Lane by lane: every space, and the exact cause of a refusal.
+#[cold]
+#[inline(never)]
+fn resolve_slowly(
+    warp: &mut Warp,
+    ip: *const Ins,
+    all: &mut Addresses,
+    space: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<Shape> {
+    for lane in 0..LANES {
+        if warp.mask >> lane & 1 == 0 {
+            continue;
+        }
+        let mut address = all.0[lane];
+        let mut space = space;
+        if space == space::GENERIC {
+            space = match address >> 60 {
+                1 => space::SHARED,
+                2 => space::LOCAL,
+                3 => space::PARAM,
+                _ => space::GLOBAL,
+            };
+            if space != space::GLOBAL {
+                address &= u64::MAX >> 4;
+            }
+        }
+        let (limit, base, named) = match space {
+            space::SHARED => (warp.shared_bytes, warp.shared as u64, Space::Shared),
+            space::LOCAL => (
+                warp.local_bytes,
+                warp.local as u64 + lane as u64 * u64::from(warp.local_bytes),
+                Space::Local,
+            ),
+            space::PARAM => (
+                if write { 0 } else { warp.param_bytes },
+                warp.params as u64,
+                Space::Param,
+            ),
+            _ => {
+                // SAFETY: the launch lends its memory to the warp while it runs.
+                let memory = unsafe { &*warp.memory };
+                if let Err(reason) = memory.check(address, bytes, write) {
+                    let space = Space::Global;
+                    warp.fail(ip, lane as u32, |site| Fault::IllegalAddress {
+                        site,
+                        space,
+                        address,
+                        bytes,
+                        write,
+                        reason,
+                    });
+                    return None;
+                }
+                all.0[lane] = address;
+                continue;
+            }
+        };
+        if address
+            .checked_add(bytes)
+            .is_none_or(|end| end > u64::from(limit))
+        {
+            let limit = u64::from(limit);
+            warp.fail(ip, lane as u32, |site| Fault::OutOfBounds {
+                site,
+                space: named,
+                address,
+                bytes,
+                limit,
+            });
+            return None;
+        }
+        all.0[lane] = base + address;
+    }
+    let first = all.0[warp.mask.trailing_zeros() as usize & 31];
+    for lane in 0..LANES {
+        if warp.mask >> lane & 1 == 0 {
+            all.0[lane] = first;
+        }
+    }
+    Some(Shape::Scattered)
+}
+
+#[cold]
+#[inline(never)]
+fn refuse_misaligned(
+    warp: &mut Warp,
+    ip: *const Ins,
+    all: &Addresses,
+    space: u32,
+    bytes: u64,
+) -> Option<Shape> {
+    let lane = (0..LANES)
+        .find(|&lane| all.0[lane] & (bytes - 1) != 0)
+        .unwrap_or(0);
+    let address = all.0[lane];
+    let space = match space {
+        space::SHARED => Space::Shared,
+        space::LOCAL => Space::Local,
+        space::PARAM => Space::Param,
+        space::GENERIC if address >> 60 == 1 => Space::Shared,
+        space::GENERIC if address >> 60 == 2 => Space::Local,
+        _ => Space::Global,
+    };
+    warp.fail(ip, lane as u32, |site| Fault::Misaligned {
+        site,
+        space,
+        address,
+        bytes,
+    });
+    None
+}
+
+/// Counts an access whose addresses have been resolved.
+#[inline(always)]
+pub(crate) fn count(warp: &mut Warp, all: &Addresses, space: u32, bytes: u64, write: bool) {
+    let total = u64::from(warp.mask.count_ones()) * bytes;
+    let counters = &mut warp.counters;
+    match space {
+        space::SHARED => counters.shared_requests += 1,
+        space::LOCAL => counters.local_requests += 1,
+        space::PARAM => {}
+        _ if write => {
+            counters.global_store_requests += 1;
+            counters.global_store_bytes += total;
+        }
+        _ => {
+            counters.global_load_requests += 1;
+            counters.global_load_bytes += total;
+        }
+    }
+    if warp.count_memory {
+        super::traffic::count(warp, all, space, bytes, write);
+    }
+}

@@ -1,0 +1,405 @@
+//! Runs thread blocks: sets up warps, schedules them, and makes barriers work.
+
+use super::access::SPACE_BITS;
+use super::async_copy::AsyncQueue;
+use super::counters::Counters;
+use super::fault::{Fault, FaultSite};
+use super::memory::DeviceMemory;
+use super::warp::{BarrierRequest, LANES, Scratch, Stop, Warp, run_fn};
+use super::{ExecOptions, KernelCode, LaunchSpec};
+use crate::emulator::ir::{Constant, ConstantSlot, Special};
+use crate::emulator::ptx::RegClass;
+
+/// One cache line of memory; storage that handlers see as raw bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(128))]
+struct Line([u8; 128]);
+
+/// Memory of a worker thread, kept from launch to launch.
+#[derive(Default)]
+pub(super) struct Arena {
+    lines: Vec<Line>,
+}
+
+impl Arena {
+    fn reserve(&mut self, bytes: usize) -> *mut u8 {
+        let lines = bytes.div_ceil(128);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Line([0xFF; 128]));
+        }
+        self.lines.as_mut_ptr().cast()
+    }
+}
+
+/// What all blocks of a launch share.
+pub(super) struct Launch<'a> {
+    pub(super) spec: &'a LaunchSpec<'a>,
+    pub(super) memory: &'a dyn DeviceMemory,
+    pub(super) options: &'a ExecOptions,
+}
+
+/// A worker's warps, ready for one block after another of the same launch.
+pub(super) struct BlockRunner<'a> {
+    launch: &'a Launch<'a>,
+    kernel: &'a KernelCode,
+    warps: Vec<Warp>,
+    run: unsafe fn(&mut Warp),
+    shared: *mut u8,
+    shared_bytes: usize,
+    /// Constants that change from block to block.
+    block_constants: Vec<ConstantSlot>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct BarrierState {
+    threads: u32,
+    votes: u32,
+    voters: u32,
+    expected: u32,
+}
+
+impl<'a> BlockRunner<'a> {
+    pub(super) fn new(launch: &'a Launch<'a>, arena: &mut Arena) -> BlockRunner<'a> {
+        let spec = launch.spec;
+        let kernel = spec.kernel;
+        let threads = spec.block.iter().product::<u32>();
+        let warps = threads.div_ceil(LANES as u32) as usize;
+        let round = |bytes: usize| bytes.next_multiple_of(128);
+        let registers = round(kernel.code.register_bytes as usize);
+        let local = round(kernel.local_bytes as usize * LANES);
+        let shared_bytes = (kernel.static_shared_bytes + spec.dynamic_shared_bytes) as usize;
+        let base = arena.reserve(warps * (registers + local) + round(shared_bytes) + 128);
+        let shared = base.wrapping_add(warps * (registers + local));
+        let table = launch.memory.granules();
+        // SAFETY: only the lifetime changes: the launch outlives its warps, which are dropped with this runner.
+        let memory = unsafe {
+            std::mem::transmute::<*const (dyn DeviceMemory + 'a), *const (dyn DeviceMemory + 'static)>(
+                launch.memory,
+            )
+        };
+        let new_warp = |index: usize| Warp {
+            regs: base.wrapping_add(index * registers),
+            mask: 0,
+            active: 0,
+            live: 0,
+            code: kernel.code.instructions.as_ptr(),
+            resume: std::ptr::null(),
+            stop: Stop::Done,
+            stack: Vec::new(),
+            scratch: Scratch([0; LANES]),
+            shared,
+            shared_bytes: shared_bytes as u32,
+            local: base.wrapping_add(warps * registers + index * local),
+            local_bytes: kernel.local_bytes,
+            params: spec.params.as_ptr(),
+            param_bytes: kernel.param_bytes as u32,
+            granule_base: table.base(),
+            granule_shift: table.shift(),
+            granule_count: table.len() as u64,
+            granule_flags: table.flags(),
+            memory,
+            queue: AsyncQueue::default(),
+            barrier: BarrierRequest::default(),
+            barrier_votes: (0, 0),
+            branches: 0,
+            yield_at: super::control::YIELD_BRANCHES,
+            watchdog: launch.options.watchdog_branches.max(1),
+            counters: Counters::default(),
+            count_memory: launch.options.counters,
+            fault: None,
+            index: index as u32,
+        };
+        let warps: Vec<Warp> = (0..warps).map(new_warp).collect();
+        let (block_constants, fixed): (Vec<ConstantSlot>, Vec<ConstantSlot>) =
+            kernel.code.constants.iter().copied().partition(|slot| {
+                matches!(
+                    slot.constant,
+                    Constant::Special(Special::Ctaid(_) | Special::SmId)
+                )
+            });
+        let runner = BlockRunner {
+            launch,
+            kernel,
+            warps,
+            run: run_fn(),
+            shared,
+            shared_bytes,
+            block_constants,
+        };
+        for warp in &runner.warps {
+            for slot in &fixed {
+                runner.write_constant(warp, slot, [0; 3], 0);
+            }
+        }
+        runner
+    }
+
+    fn write_constant(&self, warp: &Warp, slot: &ConstantSlot, block: [u32; 3], linear: u64) {
+        let value = |lane: u32| -> u64 {
+            match slot.constant {
+                Constant::Bits(bits) => bits,
+                Constant::Param {
+                    offset,
+                    bytes,
+                    signed,
+                } => {
+                    let (offset, bytes) = (offset as usize, bytes as usize);
+                    let mut buffer = [0; 8];
+                    buffer[..bytes]
+                        .copy_from_slice(&self.launch.spec.params[offset..offset + bytes]);
+                    let bits = u64::from_le_bytes(buffer);
+                    let unused = 64 - 8 * bytes as u32;
+                    if signed {
+                        ((bits << unused) as i64 >> unused) as u64
+                    } else {
+                        bits
+                    }
+                }
+                Constant::Special(special) => {
+                    self.special(special, warp.index, lane, block, linear)
+                }
+            }
+        };
+        match slot.class {
+            RegClass::Pred => {
+                let bits = value(0) as u32;
+                // SAFETY: the slot lies in this warp's register file.
+                unsafe { *warp.slot::<u32>(slot.offset) = bits };
+            }
+            RegClass::B16 | RegClass::B32 => {
+                let lanes: [u32; LANES] = std::array::from_fn(|lane| value(lane as u32) as u32);
+                // SAFETY: as above.
+                unsafe { *warp.slot::<[u32; LANES]>(slot.offset) = lanes };
+            }
+            RegClass::B64 | RegClass::B128 => {
+                let lanes: [u64; LANES] = std::array::from_fn(|lane| value(lane as u32));
+                // SAFETY: as above.
+                unsafe { *warp.slot::<[u64; LANES]>(slot.offset) = lanes };
+            }
+        }
+    }
+
+    fn special(&self, special: Special, warp: u32, lane: u32, block: [u32; 3], linear: u64) -> u64 {
+        let spec = self.launch.spec;
+        let thread = warp * LANES as u32 + lane;
+        let [x, y, _] = spec.block;
+        let value = match special {
+            Special::Tid(0) => thread % x,
+            Special::Tid(1) => thread / x % y,
+            Special::Tid(_) => thread / x / y,
+            Special::Ntid(axis) => spec.block[axis as usize],
+            Special::Ctaid(axis) => block[axis as usize],
+            Special::Nctaid(axis) => spec.grid[axis as usize],
+            Special::LaneId => lane,
+            Special::WarpId => warp,
+            Special::WarpCount => self.warps.len() as u32,
+            Special::LaneMaskEq => 1 << lane,
+            Special::LaneMaskLe => u32::MAX >> (31 - lane),
+            Special::LaneMaskLt => (1 << lane) - 1,
+            Special::LaneMaskGe => u32::MAX << lane,
+            Special::LaneMaskGt => (u32::MAX << lane) & !(1 << lane),
+            Special::SmId => (linear % u64::from(self.launch.options.sm_count.max(1))) as u32,
+            Special::SmCount => self.launch.options.sm_count.max(1),
+            Special::GridId | Special::Zero => 0,
+            Special::One => 1,
+            Special::DynamicSharedBytes => spec.dynamic_shared_bytes,
+            Special::TotalSharedBytes => self.shared_bytes as u32,
+        };
+        u64::from(value)
+    }
+
+    /// Runs block number `linear` and adds what it did to `counters`.
+    pub(super) fn run(&mut self, linear: u64, counters: &mut Counters) -> Result<(), Box<Fault>> {
+        let [grid_x, grid_y, _] = self.launch.spec.grid.map(u64::from);
+        let block = [
+            linear % grid_x,
+            linear / grid_x % grid_y,
+            linear / grid_x / grid_y,
+        ]
+        .map(|v| v as u32);
+        self.reset(block, linear);
+        let result = self.schedule(block);
+        for warp in &mut self.warps {
+            *counters += warp.counters;
+            warp.counters = Counters::default();
+        }
+        counters.blocks += 1;
+        result
+    }
+
+    fn reset(&mut self, block: [u32; 3], linear: u64) {
+        let threads = self.launch.spec.block.iter().product::<u32>();
+        let code = &self.kernel.code;
+        if self.launch.options.poison {
+            // SAFETY: the arena holds this many bytes of shared memory.
+            unsafe { std::ptr::write_bytes(self.shared, 0xFF, self.shared_bytes) };
+        }
+        for warp in &mut self.warps {
+            let first = warp.index * LANES as u32;
+            let present = (threads - first).min(LANES as u32);
+            warp.live = if present == 32 {
+                u32::MAX
+            } else {
+                (1 << present) - 1
+            };
+            warp.active = warp.live;
+            warp.mask = warp.live;
+            warp.stack.clear();
+            warp.queue.clear();
+            warp.resume = warp.code;
+            warp.stop = Stop::Ready;
+            warp.branches = 0;
+            warp.yield_at = super::control::YIELD_BRANCHES;
+            if self.launch.options.poison {
+                let free = warp.regs.wrapping_add(code.constant_bytes as usize);
+                // SAFETY: the register file has this many bytes behind its constants.
+                unsafe {
+                    std::ptr::write_bytes(
+                        free,
+                        0xFF,
+                        (code.register_bytes - code.constant_bytes) as usize,
+                    )
+                };
+                // SAFETY: the arena holds the warp's stacks.
+                unsafe {
+                    std::ptr::write_bytes(warp.local, 0xFF, warp.local_bytes as usize * LANES)
+                };
+            }
+        }
+        for index in 0..self.warps.len() {
+            for slot in &self.block_constants {
+                self.write_constant(&self.warps[index], slot, block, linear);
+            }
+        }
+    }
+
+    fn schedule(&mut self, block: [u32; 3]) -> Result<(), Box<Fault>> {
+        let mut barriers = [BarrierState::default(); 16];
+        loop {
+            let mut progress = false;
+            for index in 0..self.warps.len() {
+                while matches!(self.warps[index].stop, Stop::Ready | Stop::Yield) {
+                    progress = true;
+                    let warp = &mut self.warps[index];
+                    // SAFETY: the warp was set up for this kernel by `new` and `reset`.
+                    unsafe { (self.run)(warp) };
+                    match warp.stop {
+                        Stop::Fault => return Err(self.complete(index, block)),
+                        Stop::Barrier(id) => {
+                            let request = warp.barrier;
+                            let state = &mut barriers[usize::from(id)];
+                            // A barrier counts warps, as hardware does.
+                            state.threads += LANES as u32;
+                            state.votes += request.votes;
+                            state.voters += warp.live.count_ones();
+                            state.expected = request.threads;
+                            if request.arrive_only {
+                                warp.stop = Stop::Ready;
+                                self.release(&mut barriers);
+                                continue;
+                            }
+                            break;
+                        }
+                        Stop::Yield | Stop::Done | Stop::Ready => break,
+                    }
+                }
+            }
+            progress |= self.release(&mut barriers);
+            if self.warps.iter().all(|warp| warp.stop == Stop::Done) {
+                return Ok(());
+            }
+            if !progress {
+                return Err(self.deadlock(block));
+            }
+        }
+    }
+
+    /// Lets the warps of complete barriers go on.
+    fn release(&mut self, barriers: &mut [BarrierState; 16]) -> bool {
+        let running = self
+            .warps
+            .iter()
+            .filter(|warp| warp.stop != Stop::Done)
+            .count() as u32;
+        let mut released = false;
+        for (id, state) in barriers
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, state)| state.threads > 0)
+        {
+            // Warps that have exited count as arrived.
+            let expected = if state.expected == 0 {
+                running * LANES as u32
+            } else {
+                state.expected
+            };
+            if state.threads < expected {
+                continue;
+            }
+            for warp in self
+                .warps
+                .iter_mut()
+                .filter(|warp| warp.stop == Stop::Barrier(id as u8))
+            {
+                warp.stop = Stop::Ready;
+                warp.barrier_votes = (state.votes, state.voters);
+                released = true;
+            }
+            *state = BarrierState::default();
+        }
+        released
+    }
+
+    fn deadlock(&mut self, block: [u32; 3]) -> Box<Fault> {
+        let mut waiting = Vec::new();
+        let mut first = None;
+        for (index, warp) in self.warps.iter().enumerate() {
+            if let Stop::Barrier(id) = warp.stop {
+                let at = warp.resume.wrapping_sub(1);
+                let line = self.kernel.statements[self.statement(warp, at)].line;
+                waiting.push(format!("warp {index} at barrier {id} (PTX line {line})"));
+                first.get_or_insert(index);
+            }
+        }
+        let index = first.unwrap_or(0);
+        let site = FaultSite {
+            warp: index as u32,
+            ..FaultSite::default()
+        };
+        let message = format!("no other warp will arrive; {} wait", waiting.join(", "));
+        let warp = &mut self.warps[index];
+        warp.resume = warp.resume.wrapping_sub(1);
+        warp.fault = Some(Box::new(Fault::BarrierDivergence { site, message }));
+        self.complete(index, block)
+    }
+
+    fn statement(&self, warp: &Warp, at: *const super::warp::Ins) -> usize {
+        let instructions = &self.kernel.code.instructions;
+        instructions[(warp.pc(at) as usize).min(instructions.len() - 1)].statement as usize
+    }
+
+    /// Fills in where the fault of a warp happened.
+    fn complete(&mut self, index: usize, block: [u32; 3]) -> Box<Fault> {
+        let warp = &mut self.warps[index];
+        let at = warp.resume;
+        let mut fault = warp.fault.take().unwrap_or_else(|| {
+            Box::new(Fault::InvalidLaunch {
+                kernel: String::new(),
+                message: "a warp stopped without a cause".into(),
+            })
+        });
+        let statement = self.statement(&self.warps[index], at);
+        if let (Some(site), Some(statement)) =
+            (fault.site_mut(), self.kernel.statements.get(statement))
+        {
+            site.kernel = self.kernel.name.clone();
+            site.block = block;
+            site.line = statement.line;
+            site.statement = self.kernel.text_of(statement);
+            site.source = statement.source.clone();
+        }
+        fault
+    }
+}
+
+const _: () = assert!(SPACE_BITS == 7);

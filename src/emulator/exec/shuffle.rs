@@ -1,0 +1,249 @@
+//! Instructions by which the lanes of a warp exchange values: `shfl`, `vote`, `match`, `redux`, `activemask`.
+
+use super::op::{Op, handler, plain_handler};
+use super::warp::{Handler, Ins, LANES, Warp};
+use std::marker::PhantomData;
+
+/// Whether the lanes named in the mask operand are exactly the ones here. Lanes that exited, or never existed, need not
+/// come.
+#[inline(always)]
+unsafe fn members(warp: &mut Warp, ip: *const Ins, slot: u32) -> Option<u32> {
+    // SAFETY: the operand is a slot of 32 lanes.
+    let wanted = unsafe {
+        *warp
+            .slot::<u32>(slot)
+            .add(warp.mask.trailing_zeros() as usize & 31)
+    };
+    if wanted & warp.live != warp.mask {
+        let wanted = wanted & warp.live;
+        warp.fail_divergent(ip, wanted);
+        return None;
+    }
+    Some(wanted)
+}
+
+/// `shfl.sync`. `ops`: d, p, a, b, c, mask. `MODE`: 0 up, 1 down, 2 bfly, 3 idx.
+struct Shuffle<const MODE: u8>;
+impl<const MODE: u8> Op for Shuffle<MODE> {
+    #[inline(always)]
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        // SAFETY: `ops[5]` is the mask.
+        if unsafe { members(warp, ip, ins.ops[5]) }.is_none() {
+            return std::ptr::null();
+        }
+        // SAFETY: the operands are slots of 32 lanes.
+        let (a, b, c) = unsafe {
+            (
+                warp.read::<u32>(ins.ops[2]),
+                warp.read::<u32>(ins.ops[3]),
+                warp.read::<u32>(ins.ops[4]),
+            )
+        };
+        let mut value = [0u32; LANES];
+        let mut valid = [0u32; LANES];
+        for lane in 0..LANES as u32 {
+            let b = b[lane as usize] & 31;
+            let (clamp, segment) = (c[lane as usize] & 31, c[lane as usize] >> 8 & 31);
+            let highest = (lane & segment) | (clamp & !segment);
+            let lowest = lane & segment;
+            let (from, ok) = match MODE {
+                0 => {
+                    let from = lane as i32 - b as i32;
+                    (from as u32, from >= highest as i32)
+                }
+                1 => (lane + b, lane + b <= highest),
+                2 => (lane ^ b, (lane ^ b) <= highest),
+                _ => {
+                    let from = lowest | (b & !segment & 31);
+                    (from, from <= highest)
+                }
+            };
+            let from = if ok { from } else { lane };
+            let present = warp.mask >> (from & 31) & 1 != 0;
+            // What a lane reads from one that is not there is undefined: all ones shows.
+            value[lane as usize] = if present {
+                a[(from & 31) as usize]
+            } else {
+                u32::MAX
+            };
+            valid[lane as usize] = u32::from(ok) << lane;
+        }
+        let valid = valid.iter().fold(0, |all, bit| all | bit);
+        // SAFETY: `ops[0]` is a 32-bit destination.
+        unsafe { warp.write32(ins.ops[0], &value) };
+        // SAFETY: `ops[1]` is a predicate.
+        unsafe { warp.set_pred(ins.ops[1], valid) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// `vote.sync`. `ops`: d, a, mask. `MODE`: 0 any, 1 all, 2 uni, 3 ballot. `ext`: all ones to negate a.
+struct Vote<const MODE: u8>;
+impl<const MODE: u8> Op for Vote<MODE> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        // SAFETY: `ops[2]` is the mask.
+        if unsafe { members(warp, ip, ins.ops[2]) }.is_none() {
+            return std::ptr::null();
+        }
+        // SAFETY: `ops[1]` is a predicate.
+        let yes = unsafe { warp.pred(ins.ops[1]) ^ (ins.imm as u32) } & warp.mask;
+        let holds = match MODE {
+            0 => yes != 0,
+            1 => yes == warp.mask,
+            2 => yes == 0 || yes == warp.mask,
+            _ => {
+                // SAFETY: `ops[0]` is a 32-bit destination.
+                unsafe { warp.write32(ins.ops[0], &[yes; LANES]) };
+                return ip.wrapping_add(1);
+            }
+        };
+        // SAFETY: `ops[0]` is a predicate.
+        unsafe { warp.set_pred(ins.ops[0], if holds { u32::MAX } else { 0 }) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// `match.sync`. `ops`: d, p, a, mask.
+struct Match<T, const ALL: bool>(PhantomData<T>);
+impl<T: Copy + PartialEq, const ALL: bool> Op for Match<T, ALL> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        // SAFETY: `ops[3]` is the mask.
+        if unsafe { members(warp, ip, ins.ops[3]) }.is_none() {
+            return std::ptr::null();
+        }
+        // SAFETY: `ops[2]` is a slot of 32 lanes of T.
+        let a = unsafe { warp.read::<T>(ins.ops[2]) };
+        let mut value = [0u32; LANES];
+        for lane in 0..LANES {
+            for other in 0..LANES {
+                if warp.mask >> other & 1 != 0 && a[lane] == a[other] {
+                    value[lane] |= 1 << other;
+                }
+            }
+        }
+        if ALL {
+            let same = value[warp.mask.trailing_zeros() as usize & 31] == warp.mask;
+            value = [if same { warp.mask } else { 0 }; LANES];
+            // SAFETY: `ops[1]` is a predicate.
+            unsafe { warp.set_pred(ins.ops[1], if same { u32::MAX } else { 0 }) };
+        }
+        // SAFETY: `ops[0]` is a 32-bit destination.
+        unsafe { warp.write32(ins.ops[0], &value) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// `redux.sync`. `ops`: d, a, mask.
+struct Reduce<F>(PhantomData<F>);
+impl<F: Fn(u32, u32) -> u32 + Copy> Op for Reduce<F> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        // SAFETY: `ops[2]` is the mask.
+        if unsafe { members(warp, ip, ins.ops[2]) }.is_none() {
+            return std::ptr::null();
+        }
+        const { assert!(size_of::<F>() == 0, "the closure captures something") };
+        // SAFETY: a type without size has no bytes that could be invalid.
+        let f = unsafe { std::ptr::NonNull::<F>::dangling().read() };
+        // SAFETY: `ops[1]` is a slot of 32 lanes.
+        let a = unsafe { warp.read::<u32>(ins.ops[1]) };
+        let mask = warp.mask;
+        let lanes = (0..LANES)
+            .filter(|lane| mask >> lane & 1 != 0)
+            .map(|lane| a[lane]);
+        let result = lanes.reduce(f).unwrap_or(0);
+        // SAFETY: `ops[0]` is a 32-bit destination.
+        unsafe { warp.write32(ins.ops[0], &[result; LANES]) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// `activemask`. `ops`: d.
+struct ActiveMask;
+impl Op for ActiveMask {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        let mask = warp.mask;
+        // SAFETY: `ops[0]` is a 32-bit destination.
+        unsafe { warp.write32(ins.ops[0], &[mask; LANES]) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// `bar.warp.sync`. `ops`: mask.
+struct SyncWarp;
+impl Op for SyncWarp {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        // SAFETY: `ops[0]` is the mask.
+        match unsafe { members(warp, ip, ins.ops[0]) } {
+            Some(_) => ip.wrapping_add(1),
+            None => std::ptr::null(),
+        }
+    }
+}
+
+pub(crate) fn shuffle(mode: &str) -> Option<Handler> {
+    Some(match mode {
+        "up" => handler::<Shuffle<0>>(),
+        "down" => handler::<Shuffle<1>>(),
+        "bfly" => handler::<Shuffle<2>>(),
+        "idx" => handler::<Shuffle<3>>(),
+        _ => return None,
+    })
+}
+
+pub(crate) fn vote(mode: &str) -> Option<Handler> {
+    Some(match mode {
+        "any" => plain_handler::<Vote<0>>(),
+        "all" => plain_handler::<Vote<1>>(),
+        "uni" => plain_handler::<Vote<2>>(),
+        "ballot" => plain_handler::<Vote<3>>(),
+        _ => return None,
+    })
+}
+
+pub(crate) fn matching(mode: &str, ty: &str) -> Option<Handler> {
+    Some(match (mode, ty) {
+        ("any", "b32") => plain_handler::<Match<u32, false>>(),
+        ("any", "b64") => plain_handler::<Match<u64, false>>(),
+        ("all", "b32") => plain_handler::<Match<u32, true>>(),
+        ("all", "b64") => plain_handler::<Match<u64, true>>(),
+        _ => return None,
+    })
+}
+
+fn reduce_by<F: Fn(u32, u32) -> u32 + Copy>(_: F) -> Handler {
+    plain_handler::<Reduce<F>>()
+}
+
+pub(crate) fn reduce(operation: &str, ty: &str) -> Option<Handler> {
+    Some(match (operation, ty) {
+        ("add", "u32" | "s32") => reduce_by(u32::wrapping_add),
+        ("min", "u32") => reduce_by(|a: u32, b: u32| a.min(b)),
+        ("max", "u32") => reduce_by(|a: u32, b: u32| a.max(b)),
+        ("min", "s32") => reduce_by(|a, b| (a as i32).min(b as i32) as u32),
+        ("max", "s32") => reduce_by(|a, b| (a as i32).max(b as i32) as u32),
+        ("and", "b32") => reduce_by(|a, b| a & b),
+        ("or", "b32") => reduce_by(|a, b| a | b),
+        ("xor", "b32") => reduce_by(|a, b| a ^ b),
+        _ => return None,
+    })
+}
+
+pub(crate) fn active_mask() -> Handler {
+    plain_handler::<ActiveMask>()
+}
+
+pub(crate) fn sync_warp() -> Handler {
+    plain_handler::<SyncWarp>()
+}

@@ -1,0 +1,78 @@
+//! Exact traffic of an access: sectors and distinct bytes in global memory, bank passes in shared memory.
+
+use super::access::{Addresses, space};
+use super::warp::{LANES, Warp};
+
+const SECTOR_BYTES: u64 = 32;
+const BANKS: usize = 32;
+
+/// Adds one access of `bytes` bytes a lane to the counters of `warp`.
+#[cold]
+#[inline(never)]
+pub(crate) fn count(warp: &mut Warp, all: &Addresses, space: u32, bytes: u64, write: bool) {
+    let mut lanes = [0u64; LANES];
+    let mut n = 0;
+    for lane in 0..LANES {
+        if warp.mask >> lane & 1 != 0 {
+            lanes[n] = all.0[lane];
+            n += 1;
+        }
+    }
+    let lanes = &mut lanes[..n];
+    match space {
+        space::GLOBAL => {
+            lanes.sort_unstable();
+            let (mut sectors, mut unique) = (0, 0);
+            let (mut next_sector, mut next_byte) = (0, 0);
+            for &address in lanes.iter() {
+                let end = address + bytes;
+                unique += end - address.max(next_byte).min(end);
+                next_byte = next_byte.max(end);
+                let first = (address / SECTOR_BYTES).max(next_sector);
+                let last = (end - 1) / SECTOR_BYTES;
+                sectors += (last + 1).saturating_sub(first);
+                next_sector = next_sector.max(last + 1);
+            }
+            if write {
+                warp.counters.global_store_sectors += sectors;
+                warp.counters.global_store_unique_bytes += unique;
+            } else {
+                warp.counters.global_load_sectors += sectors;
+                warp.counters.global_load_unique_bytes += unique;
+            }
+        }
+        space::SHARED => {
+            let base = warp.shared as u64;
+            // Accesses of 8 and 16 bytes are served half a warp and a quarter warp at a time.
+            let together = LANES / (bytes as usize / 4).clamp(1, 4);
+            for group in lanes.chunks(together) {
+                warp.counters.shared_wavefronts += wavefronts(group, base, bytes);
+                warp.counters.shared_ideal_wavefronts += 1;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Passes for one group of lanes: the largest number of distinct words that any bank has to deliver.
+fn wavefronts(lanes: &[u64], base: u64, bytes: u64) -> u64 {
+    let mut words = [0u64; 4 * LANES];
+    let mut n = 0;
+    for &address in lanes {
+        for word in 0..bytes.div_ceil(4) {
+            words[n] = (address - base) / 4 + word;
+            n += 1;
+        }
+    }
+    let words = &mut words[..n];
+    words.sort_unstable();
+    let mut load = [0u64; BANKS];
+    let mut previous = None;
+    for &word in words.iter() {
+        if previous != Some(word) {
+            load[word as usize % BANKS] += 1;
+            previous = Some(word);
+        }
+    }
+    load.into_iter().max().unwrap_or(0)
+}

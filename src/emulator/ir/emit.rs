@@ -1,0 +1,159 @@
+//! The last step: instruction array, join points, constants.
+
+use super::cfg::Cfg;
+use super::symbols::Symbols;
+use super::{Constant, Flow, Inst, alias, lower, slots};
+use crate::emulator::exec::control;
+use crate::emulator::exec::warp::{Ins, NO_GUARD, NO_JOIN};
+use crate::emulator::ptx::{Entry, PtxError, RegClass};
+
+/// A constant and the slot it is written to before a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConstantSlot {
+    /// Byte offset in the register file.
+    pub offset: u32,
+    pub class: RegClass,
+    pub constant: Constant,
+}
+
+/// A kernel's body, ready to run.
+#[derive(Debug)]
+pub(crate) struct Code {
+    pub instructions: Vec<Ins>,
+    pub constants: Vec<ConstantSlot>,
+    /// Bytes of a warp's register file, a multiple of 64.
+    pub register_bytes: u32,
+    /// Bytes at its start that hold constants.
+    pub constant_bytes: u32,
+    /// Most 32-bit registers live at once, per thread.
+    pub pressure: u32,
+}
+
+/// Compiles one kernel; `text` is the module's PTX.
+///
+/// # Errors
+/// The first statement that is not implemented or whose operands do not fit it.
+pub(crate) fn compile(
+    entry: &Entry,
+    symbols: &Symbols,
+    param_bytes: u32,
+    text: &str,
+) -> Result<Code, PtxError> {
+    let lower::Lowered {
+        registers,
+        mut insts,
+    } = lower::lower(entry, symbols, param_bytes, text)?;
+    let cfg = Cfg::new(&insts);
+    let dead = alias::propagate(&mut insts, &registers, &cfg);
+    let layout = slots::assign(&insts, &dead, &registers, &cfg);
+
+    // Paths of a conditional branch meet at its block's immediate post-dominator.
+    let mut is_join = vec![false; cfg.blocks.len()];
+    for (number, block) in cfg.blocks.iter().enumerate() {
+        if let (Flow::Branch { .. }, Some(join)) = (insts[block.end - 1].flow, cfg.ipdom[number]) {
+            is_join[join] = true;
+        }
+    }
+    let mut instructions = Vec::with_capacity(insts.len());
+    let mut block_at = vec![0u32; cfg.blocks.len()];
+    let blank = |inst: &Inst| Ins {
+        handler: inst.handler,
+        imm: inst.imm,
+        guard: NO_GUARD,
+        statement: inst.statement,
+        ext: inst.ext,
+        ops: [0; 8],
+    };
+    for (number, block) in cfg.blocks.iter().enumerate() {
+        block_at[number] = instructions.len() as u32;
+        if is_join[number] {
+            instructions.push(Ins {
+                handler: control::join(),
+                imm: 0,
+                ext: 0,
+                ..blank(&insts[block.start])
+            });
+        }
+        for index in (block.start..block.end).filter(|&index| !dead[index]) {
+            let inst = &insts[index];
+            let mut ins = blank(inst);
+            if let Some((register, negated)) = inst.guard {
+                ins.guard = layout.offset[register as usize] << 1 | u32::from(negated);
+            }
+            let mut ops = [0; 16];
+            for (position, &register) in inst.dsts.iter().chain(&inst.srcs).enumerate() {
+                ops[position] = layout.offset[register as usize];
+            }
+            for &(position, value) in &inst.raw {
+                ops[position] = value;
+            }
+            ins.ops.copy_from_slice(&ops[..8]);
+            let negation = |negated: bool| if negated { u32::MAX } else { 0 };
+            match inst.flow {
+                Flow::Next | Flow::Exit | Flow::Trap => {}
+                // Targets are block numbers until all blocks have their place.
+                Flow::Jump(target) => ins.imm = cfg.block_of[target] as i64,
+                Flow::Branch { target, negated } => {
+                    ins.imm = cfg.block_of[target] as i64;
+                    ins.ext = cfg.ipdom[number].map_or(NO_JOIN, |join| join as u32);
+                    ins.ops[1] = negation(negated);
+                }
+                Flow::ExitIf { negated } => ins.ops[1] = negation(negated),
+            }
+            instructions.push(ins);
+            if let Some((imm, ext)) = inst.second {
+                let mut second = Ins {
+                    imm,
+                    ext,
+                    ..blank(inst)
+                };
+                second.ops.copy_from_slice(&ops[8..]);
+                instructions.push(second);
+            }
+        }
+    }
+    let mut position = 0;
+    for (number, block) in cfg.blocks.iter().enumerate() {
+        position += usize::from(is_join[number]);
+        for index in (block.start..block.end).filter(|&index| !dead[index]) {
+            let ins = &mut instructions[position];
+            match insts[index].flow {
+                Flow::Jump(_) => {
+                    let target = block_at[ins.imm as usize];
+                    ins.imm = i64::from(target);
+                    ins.handler = control::jump(target as usize <= position);
+                }
+                Flow::Branch { .. } => {
+                    let target = block_at[ins.imm as usize];
+                    ins.imm = i64::from(target);
+                    if ins.ext != NO_JOIN {
+                        ins.ext = block_at[ins.ext as usize];
+                    }
+                    ins.handler = control::branch(target as usize <= position);
+                }
+                _ => {}
+            }
+            position += 1 + usize::from(insts[index].second.is_some());
+        }
+    }
+    let constants = registers
+        .iter()
+        .zip(&layout.offset)
+        .filter(|(_, offset)| **offset != u32::MAX);
+    let constants = constants
+        .filter_map(|(register, &offset)| {
+            register.constant.map(|constant| ConstantSlot {
+                offset,
+                class: register.class,
+                constant,
+            })
+        })
+        .collect();
+    Ok(Code {
+        instructions,
+        constants,
+        register_bytes: layout.bytes,
+        constant_bytes: layout.constant_bytes,
+        pressure: layout.pressure,
+    })
+}

@@ -1,0 +1,252 @@
+//! Moves, packing and unpacking, and address-space conversions.
+
+use super::lower::{Lowering, Refusal, class_of};
+use crate::emulator::exec::access::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
+use crate::emulator::exec::{op, ops_extra};
+use crate::emulator::ptx::{Operand, RegClass, VarSpace};
+
+impl Lowering<'_> {
+    pub(super) fn lower_mov(&mut self, ty: &str, o: &[Operand]) -> Result<(), Refusal> {
+        let [d, a] = o else {
+            return Err("mov takes two operands".into());
+        };
+        let class = class_of(ty).ok_or_else(|| format!("the type `{ty}` is unknown"))?;
+        match (d, a) {
+            (_, Operand::Vector(parts)) => self.pack(class, d, parts),
+            (Operand::Vector(parts), _) => self.unpack(class, parts, a),
+            (_, Operand::Special(name))
+                if matches!(
+                    &name[..],
+                    "%clock" | "%clock64" | "%clock_hi" | "%globaltimer"
+                ) =>
+            {
+                let (handler, class) = match &name[..] {
+                    "%clock" => (op::plain_handler::<ops_extra::Clock<u32>>(), RegClass::B32),
+                    "%clock_hi" => return Err("%clock_hi is not implemented".into()),
+                    _ => (op::plain_handler::<ops_extra::Clock<u64>>(), RegClass::B64),
+                };
+                let dst = self.destination(d, class)?;
+                self.push(handler, vec![dst], vec![]);
+                Ok(())
+            }
+            (Operand::Reg(to), Operand::Reg(from)) if class == RegClass::B128 => {
+                let ((to_low, to_high), (low, high)) = (self.halves(*to), self.halves(*from));
+                self.copy(to_low, low);
+                self.copy(to_high, high);
+                Ok(())
+            }
+            (_, Operand::Symbol(name, _))
+                if self
+                    .symbols
+                    .get(name)
+                    .is_some_and(|s| s.space == VarSpace::Param) =>
+            {
+                // The address of a parameter is used with ld.param, or turned generic by cvta.param.
+                let src = self.source(a, class)?;
+                let dst = self.destination(d, class)?;
+                self.copy(dst, src);
+                Ok(())
+            }
+            _ => {
+                let src = self.source(a, class)?;
+                let dst = self.destination(d, class)?;
+                self.copy(dst, src);
+                Ok(())
+            }
+        }
+    }
+
+    fn pack(&mut self, class: RegClass, d: &Operand, parts: &[Operand]) -> Result<(), Refusal> {
+        match (class, parts) {
+            (RegClass::B32, [low, high]) => {
+                let dst = self.destination(d, RegClass::B32)?;
+                self.pack16(dst, low, high)
+            }
+            (RegClass::B64, [low, high]) => {
+                let dst = self.destination(d, RegClass::B64)?;
+                let srcs = vec![
+                    self.source(low, RegClass::B32)?,
+                    self.source(high, RegClass::B32)?,
+                ];
+                self.pure(
+                    op::binary(|a: u32, b: u32| u64::from(b) << 32 | u64::from(a)).handler,
+                    dst,
+                    srcs,
+                );
+                Ok(())
+            }
+            (RegClass::B64, [a, b, c, e]) => {
+                let (low, high) = (self.temporary(RegClass::B32), self.temporary(RegClass::B32));
+                self.pack16(low, a, b)?;
+                self.pack16(high, c, e)?;
+                let parts = [Operand::Reg(low), Operand::Reg(high)];
+                self.pack(class, d, &parts)
+            }
+            (RegClass::B128, [low, high]) => {
+                let Operand::Reg(register) = d else {
+                    return Err("the destination is not a register".into());
+                };
+                let srcs = (
+                    self.source(low, RegClass::B64)?,
+                    self.source(high, RegClass::B64)?,
+                );
+                let (to_low, to_high) = self.halves(*register);
+                self.copy(to_low, srcs.0);
+                self.copy(to_high, srcs.1);
+                Ok(())
+            }
+            _ => Err("this form of packing is not implemented".into()),
+        }
+    }
+
+    fn pack16(&mut self, dst: u32, low: &Operand, high: &Operand) -> Result<(), Refusal> {
+        let srcs = vec![
+            self.source(low, RegClass::B16)?,
+            self.source(high, RegClass::B16)?,
+        ];
+        self.pure(
+            op::binary(|a: u32, b: u32| (a & 0xffff) | b << 16).handler,
+            dst,
+            srcs,
+        );
+        Ok(())
+    }
+
+    fn unpack(&mut self, class: RegClass, parts: &[Operand], a: &Operand) -> Result<(), Refusal> {
+        let piece = |this: &mut Self,
+                     part: &Operand,
+                     class,
+                     selected: op::Selected,
+                     src|
+         -> Result<(), Refusal> {
+            if *part != Operand::Sink {
+                let dst = this.destination(part, class)?;
+                this.pure(selected.handler, dst, vec![src]);
+            }
+            Ok(())
+        };
+        match (class, parts) {
+            (RegClass::B32, [low, high]) => {
+                let src = self.source(a, RegClass::B32)?;
+                piece(
+                    self,
+                    low,
+                    RegClass::B16,
+                    op::unary(|a: u32| a & 0xffff),
+                    src,
+                )?;
+                piece(self, high, RegClass::B16, op::unary(|a: u32| a >> 16), src)
+            }
+            (RegClass::B64, [low, high]) => {
+                let src = self.source(a, RegClass::B64)?;
+                piece(self, low, RegClass::B32, op::unary(|a: u64| a as u32), src)?;
+                piece(
+                    self,
+                    high,
+                    RegClass::B32,
+                    op::unary(|a: u64| (a >> 32) as u32),
+                    src,
+                )
+            }
+            (RegClass::B64, [p0, p1, p2, p3]) => {
+                let src = self.source(a, RegClass::B64)?;
+                piece(self, p0, RegClass::B16, op::unary(|a: u64| a as u16), src)?;
+                piece(
+                    self,
+                    p1,
+                    RegClass::B16,
+                    op::unary(|a: u64| (a >> 16) as u16),
+                    src,
+                )?;
+                piece(
+                    self,
+                    p2,
+                    RegClass::B16,
+                    op::unary(|a: u64| (a >> 32) as u16),
+                    src,
+                )?;
+                piece(
+                    self,
+                    p3,
+                    RegClass::B16,
+                    op::unary(|a: u64| (a >> 48) as u16),
+                    src,
+                )
+            }
+            (RegClass::B128, [low, high]) => {
+                let Operand::Reg(register) = a else {
+                    return Err("the source is not a register".into());
+                };
+                let (from_low, from_high) = self.halves(*register);
+                for (part, from) in [(low, from_low), (high, from_high)] {
+                    if *part != Operand::Sink {
+                        let dst = self.destination(part, RegClass::B64)?;
+                        self.copy(dst, from);
+                    }
+                }
+                Ok(())
+            }
+            _ => Err("this form of unpacking is not implemented".into()),
+        }
+    }
+
+    /// `cvta[.to].space.u64`
+    pub(super) fn lower_cvta(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        let (to, space, ty) = match rest {
+            ["to", space, ty] => (true, *space, *ty),
+            [space, ty] => (false, *space, *ty),
+            _ => return Err("an unknown form of cvta".into()),
+        };
+        let [d, a] = o else {
+            return Err("cvta takes two operands".into());
+        };
+        if ty != "u64" {
+            return Err("only 64-bit generic addresses are supported".into());
+        }
+        let src = self.source(a, RegClass::B64)?;
+        let dst = self.destination(d, RegClass::B64)?;
+        let window = match space {
+            "global" | "const" => {
+                self.copy(dst, src);
+                return Ok(());
+            }
+            "shared" | "shared::cta" => SHARED_WINDOW,
+            "local" => LOCAL_WINDOW,
+            "param" | "param::entry" => PARAM_WINDOW,
+            _ => return Err(format!("the space `{space}` is not implemented")),
+        };
+        let window = self.bits(window, RegClass::B64);
+        let handler = if to {
+            op::binary(|a: u64, b: u64| a.wrapping_sub(b)).handler
+        } else {
+            op::binary(|a: u64, b: u64| a.wrapping_add(b)).handler
+        };
+        self.pure(handler, dst, vec![src, window]);
+        Ok(())
+    }
+
+    /// `isspacep.space`
+    pub(super) fn lower_isspacep(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        let [d, a] = o else {
+            return Err("isspacep takes two operands".into());
+        };
+        let window = match rest {
+            ["global"] => 0,
+            ["shared" | "shared::cta"] => SHARED_WINDOW,
+            ["local"] => LOCAL_WINDOW,
+            ["param" | "param::entry"] => PARAM_WINDOW,
+            _ => return Err("this space cannot be told apart".into()),
+        };
+        let srcs = vec![
+            self.source(a, RegClass::B64)?,
+            self.bits(window, RegClass::B64),
+        ];
+        let dst = self.destination(d, RegClass::Pred)?;
+        self.pure(
+            op::compare(|a: u64, b: u64| a >> 60 == b >> 60).handler,
+            dst,
+            srcs,
+        );
+        Ok(())
+    }
+}
