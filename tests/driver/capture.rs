@@ -296,9 +296,8 @@ fn the_default_stream_takes_no_part_in_captures() {
     // SAFETY: the pointer is to a live local; flags 0 make a blocking stream.
     assert!(unsafe { (api.cu_stream_create_with_priority)(&mut raw, 0, 0) }.is_success());
     // SAFETY: the stream is alive.
-    assert!(
-        unsafe { (api.cu_stream_begin_capture)(raw, CaptureMode::Relaxed as u32) }.is_success()
-    );
+    let begun = unsafe { (api.cu_stream_begin_capture)(raw, CaptureMode::Relaxed as u32) };
+    assert!(begun.is_success());
     // SAFETY: the block is mapped.
     let filled = unsafe { (api.cu_memset_d8_async)(block.base().0, 0, 1, legacy) };
     assert_eq!(filled, CuResult::STREAM_CAPTURE_IMPLICIT);

@@ -37,7 +37,7 @@ fn pageable_sources_may_change_after_the_call_and_pinned_ones_may_not() {
     let (_, context) = context_on(tiny());
     let stream = Stream::new(&context).unwrap();
     let block = mapped(&context, GRAIN);
-    let mut pageable = vec![1u8; 16];
+    let mut pageable = [1u8; 16];
     let mut pinned = PinnedBuffer::new(&context, 16).unwrap();
     pinned.as_mut_slice().fill(1);
     // SAFETY: both sources live until the wait below.
