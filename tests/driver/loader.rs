@@ -144,3 +144,62 @@ fn the_emulators_table_is_complete() {
     }
     assert!(driver.api().address_of("cuTexRefCreate").is_null());
 }
+
+/// A library whose loader asks a function that is set from outside: through it a driver is opened with
+/// `dlopen` and `cuGetProcAddress`, as NVIDIA's is, and every symbol resolves to the emulator.
+const FORWARDING: &str = r#"
+typedef void *(*lookup_t)(const char *);
+static lookup_t lookup;
+void set_lookup(lookup_t function) { lookup = function; }
+int cuGetProcAddress_v2(const char *symbol, void **address, int version,
+                        unsigned long long flags, int *status) {
+    if (version < 12000 || flags != 0) return 1;
+    *address = lookup(symbol);
+    *status = *address ? 0 : 1;
+    return 0;
+}
+"#;
+
+unsafe extern "C" fn emulated(symbol: *const std::ffi::c_char) -> *const std::ffi::c_void {
+    // SAFETY: the loader passes a NUL-terminated string.
+    let symbol = unsafe { std::ffi::CStr::from_ptr(symbol) };
+    Driver::emulator()
+        .api()
+        .address_of(symbol.to_str().unwrap())
+}
+
+#[test]
+fn a_driver_opened_by_dlopen_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = library(dir.path(), FORWARDING);
+    let name = std::ffi::CString::new(path.as_str()).unwrap();
+    // SAFETY: the name is NUL-terminated and the library has no initialisers.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    assert!(!handle.is_null());
+    // SAFETY: the library is open and the name NUL-terminated.
+    let set_lookup = unsafe { libc::dlsym(handle, c"set_lookup".as_ptr()) };
+    assert!(!set_lookup.is_null());
+    type Lookup = unsafe extern "C" fn(*const std::ffi::c_char) -> *const std::ffi::c_void;
+    // SAFETY: the library defines it with this signature.
+    let set_lookup = unsafe {
+        std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn(Lookup)>(set_lookup)
+    };
+    // SAFETY: as above.
+    unsafe { set_lookup(emulated) };
+
+    let driver = Driver::open(&path).unwrap();
+    assert!(!driver.is_emulator(), "nothing tells it apart");
+    let ordinal = neap::emulator::add_device(crate::tiny());
+    let context = neap::driver::Context::retain_primary(&driver.device(ordinal).unwrap()).unwrap();
+    let block = crate::mapped(&context, crate::GRAIN);
+    let stream = neap::driver::Stream::new(&context).unwrap();
+    stream
+        .copy_to_device(block.base(), b"through dlopen")
+        .unwrap();
+    let mut read = [0u8; 14];
+    stream.copy_to_host(&mut read, block.base()).unwrap();
+    assert_eq!(&read, b"through dlopen");
+    drop((stream, block));
+    context.close().unwrap();
+    crate::assert_nothing_left(ordinal);
+}

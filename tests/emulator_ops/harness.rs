@@ -1,7 +1,8 @@
 //! A device of one buffer, and kernels made from a few lines of PTX.
 
 use neap::emulator::exec::{
-    AccessError, Counters, DeviceMemory, ExecOptions, Fault, GranuleTable, LaunchSpec, ModuleCode, PtxError, run,
+    AccessError, Counters, DeviceMemory, ExecOptions, Fault, GranuleTable, LaunchSpec, ModuleCode,
+    PtxError, run,
 };
 
 /// Device memory: 4 KiB granules over a buffer, with an unmapped granule on either side.
@@ -23,8 +24,18 @@ impl Memory {
         let table = GranuleTable::new(start, 12, granules);
         let base = start + GRANULE;
         let end = base + (bytes as u64).next_multiple_of(GRANULE);
-        table.set(base, end - base, GranuleTable::READ | GranuleTable::WRITE | GranuleTable::RESERVED);
-        Memory { bytes: buffer, table, base, end, next: base }
+        table.set(
+            base,
+            end - base,
+            GranuleTable::READ | GranuleTable::WRITE | GranuleTable::RESERVED,
+        );
+        Memory {
+            bytes: buffer,
+            table,
+            base,
+            end,
+            next: base,
+        }
     }
 
     /// Address of fresh memory, 256-byte aligned.
@@ -52,7 +63,9 @@ impl Memory {
         let offset = (address - self.bytes.as_ptr() as u64) as usize;
         let bytes = count * size_of::<T>();
         let all = &bytemuck::cast_slice::<u64, u8>(&self.bytes)[offset..offset + bytes];
-        all.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+        all.chunks_exact(size_of::<T>())
+            .map(bytemuck::pod_read_unaligned)
+            .collect()
     }
 
     /// Takes the rights of a granule away.
@@ -66,7 +79,11 @@ impl DeviceMemory for Memory {
         if address < 4096 {
             return Err(AccessError::Null);
         }
-        let right = if write { GranuleTable::WRITE } else { GranuleTable::READ };
+        let right = if write {
+            GranuleTable::WRITE
+        } else {
+            GranuleTable::READ
+        };
         for at in [address, address + bytes - 1] {
             match self.table.get(at) {
                 flags if flags & right != 0 => {}
@@ -103,12 +120,23 @@ impl Default for Launch<'_> {
     fn default() -> Self {
         let mut options = ExecOptions::default();
         options.watchdog_branches = 1 << 20;
-        Launch { grid: [1, 1, 1], block: [32, 1, 1], shared: 0, params: &[], options }
+        Launch {
+            grid: [1, 1, 1],
+            block: [32, 1, 1],
+            shared: 0,
+            params: &[],
+            options,
+        }
     }
 }
 
 /// Runs one kernel of a module; parameters are 64-bit words.
-pub fn launch(module: &ModuleCode, name: &str, memory: &Memory, launch: &Launch<'_>) -> Result<Counters, Fault> {
+pub fn launch(
+    module: &ModuleCode,
+    name: &str,
+    memory: &Memory,
+    launch: &Launch<'_>,
+) -> Result<Counters, Fault> {
     let kernel = module.kernel(name).expect("the module has the kernel");
     let spec = LaunchSpec {
         kernel: &kernel,

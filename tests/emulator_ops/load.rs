@@ -16,7 +16,10 @@ fn ptx_files(folder: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
 #[test]
 fn every_shipped_kernel_loads() {
     let mut files = Vec::new();
-    ptx_files(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("csrc/prebuilt"), &mut files);
+    ptx_files(
+        &std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("csrc/prebuilt"),
+        &mut files,
+    );
     assert!(!files.is_empty());
     let mut failures = Vec::new();
     for file in files {
@@ -28,7 +31,10 @@ fn every_shipped_kernel_loads() {
             Ok(module) => {
                 for name in module.kernel_names() {
                     let k = module.kernel(name).expect("its own kernel");
-                    println!("{name}: {} instructions, {} registers, {} B of register file, {} B local", k.instruction_count, k.registers, k.register_file_bytes, k.local_bytes);
+                    println!(
+                        "{name}: {} instructions, {} registers, {} B of register file, {} B local",
+                        k.instruction_count, k.registers, k.register_file_bytes, k.local_bytes
+                    );
                 }
                 println!("{}: {:?}", file.display(), start.elapsed());
             }
@@ -54,6 +60,9 @@ fn a_store_of_the_thread_index_runs() {
 fn unknown_instructions_are_refused_with_their_line() {
     let text = kernel(0, "mov.u32 %r1, 1;\nfrobnicate.b32 %r1, %r1;");
     let error = load(&mut Memory::new(4096), &text).expect_err("it is no instruction");
-    assert_eq!(text.lines().nth(error.line as usize - 1), Some("frobnicate.b32 %r1, %r1;"));
+    assert_eq!(
+        text.lines().nth(error.line as usize - 1),
+        Some("frobnicate.b32 %r1, %r1;")
+    );
     assert!(error.message.contains("frobnicate.b32 %r1, %r1"), "{error}");
 }
