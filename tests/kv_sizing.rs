@@ -1,0 +1,236 @@
+//! Sizing: the solver's stated bounds on random geometries, the reported capacity lived through, and configurations of
+//! any shape answered without a panic.
+
+use neap::kv::{
+    AttentionKind, Carve, FreeMemory, Geometry, KvDtype, KvError, KvSequences, LayerSpec, PageSize,
+    Phase, PlanOptions, SequenceId, plan, solve_slab,
+};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+fn group() -> impl Strategy<Value = (usize, LayerSpec)> {
+    let window = prop_oneof![Just(None), (1_u32..5_000).prop_map(Some)];
+    (1_usize..64, window, 1_u32..17, 1_u32..33, 1_u32..33).prop_map(
+        |(layers, window, num_kv_heads, k, v)| {
+            let kind = window.map_or(AttentionKind::Full, |window| AttentionKind::Sliding {
+                window,
+            });
+            (
+                layers,
+                LayerSpec {
+                    kind,
+                    num_kv_heads,
+                    k_head_dim: k * 8,
+                    v_head_dim: v * 8,
+                },
+            )
+        },
+    )
+}
+
+fn geometry() -> impl Strategy<Value = Geometry> {
+    let page = prop_oneof![Just(1_u64), Just(16), Just(64), Just(256)];
+    (proptest::collection::vec(group(), 1..4), page).prop_map(|(groups, page)| {
+        let layers = groups
+            .into_iter()
+            .flat_map(|(layers, spec)| vec![spec; layers])
+            .collect::<Vec<_>>();
+        Geometry::new(&layers, PageSize::new(page).unwrap(), KvDtype::Bf16, None).unwrap()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// I5 and I6: pages fit slabs whole, at 256-byte bases; exact whenever that costs at most 1/64.
+    #[test]
+    fn slabs_keep_their_stated_bounds(geometry in geometry(), bound in 1_u64..(1 << 40)) {
+        let layout = solve_slab(&geometry, bound).unwrap();
+        let pools = layout.pools.len() as u64;
+        let largest = geometry.groups.iter().map(|group| group.page_bytes()).max().unwrap();
+        prop_assert!(layout.slab_bytes >= largest && layout.slab_bytes.is_multiple_of(256));
+        for (pool, group) in layout.pools.iter().zip(&geometry.groups) {
+            prop_assert_eq!(u64::from(pool.pages_per_slab) * pool.page_bytes + pool.remainder_bytes, layout.slab_bytes);
+            prop_assert!(pool.remainder_bytes < pool.page_bytes);
+            prop_assert_eq!(pool.layer_stride_bytes * group.layers.len() as u64 + pool.remainder_bytes, layout.slab_bytes);
+            prop_assert!(pool.layer_page_bytes.is_multiple_of(256));
+        }
+        if layout.is_exact() {
+            prop_assert!(layout.rounding_bound_bytes() <= (bound / 64).max(largest * pools));
+        } else {
+            // No exact slab is affordable: the least one that is a multiple of every page exceeds 1/64.
+            let exact = geometry.groups.iter().fold(1_u128, |multiple, group| {
+                let (mut a, mut b) = (multiple, u128::from(group.page_bytes()));
+                while b != 0 { (a, b) = (b, a % b); }
+                multiple / a * u128::from(group.page_bytes())
+            });
+            prop_assert!(exact * u128::from(pools) > u128::from(bound / 64) || exact > u128::from(bound));
+        }
+    }
+
+    /// The bound in the solver's documentation: whatever weighs at most `C - P * S` fits, null pages and tail included.
+    #[test]
+    fn what_weighs_less_than_the_bound_fits(geometry in geometry(), bound in (1_u64 << 24)..(1 << 40), shares in any::<[u32; 3]>()) {
+        let layout = solve_slab(&geometry, bound).unwrap();
+        prop_assume!(layout.is_exact() && layout.rounding_bound_bytes() < bound);
+        let mut budget = u128::from(bound - layout.rounding_bound_bytes());
+        let demand = geometry.groups.iter().zip(shares).map(|(group, share)| {
+            let most = budget / u128::from(group.page_bytes());
+            let pages = most * u128::from(share) / u128::from(u32::MAX);
+            budget -= pages * u128::from(group.page_bytes());
+            pages as u64
+        }).collect::<Vec<_>>();
+        let free = FreeMemory::empty(&layout, bound / layout.slab_bytes);
+        prop_assert!(free.fits(&demand), "{:?} of {}", demand, bound);
+        // And it counts: once more than it fits does not fit.
+        let times = free.times(&demand);
+        let scaled = |times: u64| demand.iter().map(|pages| pages * times).collect::<Vec<_>>();
+        if demand.iter().any(|pages| *pages > 0) {
+            prop_assert!(times >= 1 && free.fits(&scaled(times)) && !free.fits(&scaled(times + 1)));
+        }
+    }
+
+    /// Any values in the fields that are read: an answer or one sentence.
+    #[test]
+    fn configurations_of_any_shape_are_answered(
+        values in proptest::collection::vec((0_usize..FIELDS.len(), value()), 0..12),
+        model_type in prop_oneof![Just("llama"), Just("gemma3_text"), Just("qwen2"), Just("mimo_v2_flash"), Just("gpt_oss"), Just("")],
+        nested in any::<bool>(),
+        kv_bytes in any::<u64>(),
+        length in any::<u32>(),
+    ) {
+        let mut fields = Map::from_iter([("model_type".to_owned(), json!(model_type))]);
+        fields.extend(values.into_iter().map(|(field, value)| (FIELDS[field].to_owned(), value)));
+        let fields = Value::Object(fields);
+        let config = if nested { json!({"text_config": fields}) } else { fields };
+        let options = PlanOptions {
+            kv_bytes,
+            page_size: PageSize::new(16).unwrap(),
+            dtype: KvDtype::Fp8E4m3,
+            lengths: vec![length],
+        };
+        match plan(&config, &options) {
+            Ok(plan) => {
+                prop_assert_eq!(u64::from(plan.carve.slabs) * plan.report.slab_bytes + plan.report.tail_bytes, kv_bytes);
+                prop_assert!(!plan.to_string().is_empty());
+            }
+            Err(error) => prop_assert!(!error.to_string().contains('\n')),
+        }
+    }
+}
+
+const FIELDS: [&str; 19] = [
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "v_head_dim",
+    "hidden_size",
+    "max_position_embeddings",
+    "sliding_window",
+    "sliding_window_size",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "layer_types",
+    "hybrid_layer_pattern",
+    "use_sliding_window",
+    "max_window_layers",
+    "swa_num_key_value_heads",
+    "swa_head_dim",
+    "swa_v_head_dim",
+    "kv_lora_rank",
+];
+
+fn value() -> impl Strategy<Value = Value> {
+    let entry = prop_oneof![
+        Just(json!("full_attention")),
+        Just(json!("sliding_attention")),
+        Just(json!(0)),
+        Just(json!(1)),
+        Just(json!(null))
+    ];
+    prop_oneof![
+        4 => (1_u64..300).prop_map(|n| json!(n)),
+        2 => any::<u64>().prop_map(|n| json!(n)),
+        1 => (0_u32..64).prop_map(|bit| json!(1_u64 << bit)),
+        1 => any::<i64>().prop_map(|n| json!(n)),
+        1 => any::<f64>().prop_map(|n| json!(n)),
+        1 => any::<bool>().prop_map(|b| json!(b)),
+        1 => Just(Value::Null),
+        1 => ".{0,80}".prop_map(|text| json!(text)),
+        1 => proptest::collection::vec(entry, 0..40).prop_map(|list| json!(list)),
+    ]
+}
+
+fn configured(file: &str) -> Geometry {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data/configs")
+        .join(file);
+    let config = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    Geometry::from_config(&config, PageSize::new(16).unwrap(), KvDtype::Bf16).unwrap()
+}
+
+/// Admits all the sequences that the report promises and takes every one to its last token: prefill in chunks, then decode in
+/// turns. Returns the sequences.
+fn live_through(kv: &mut KvSequences, requests: u64, tokens: u32) -> Vec<SequenceId> {
+    let ids = (0..requests)
+        .map(|_| kv.create(tokens).unwrap())
+        .collect::<Vec<_>>();
+    assert!(
+        matches!(kv.create(tokens), Err(KvError::NoRoomNow { .. })),
+        "one more was admitted"
+    );
+    let prompt = tokens - 40;
+    let mut updates = Vec::new();
+    let mut grow = |kv: &mut KvSequences, id, more, phase| {
+        updates.clear();
+        kv.append(id, more, phase, &mut updates).unwrap();
+        let step = kv.begin_step();
+        kv.complete_step(step).unwrap();
+        let now = kv.tokens(id).unwrap();
+        kv.settle(id, now).unwrap();
+    };
+    for (&id, chunk) in ids.iter().zip([512, 2_048, 300, 77].into_iter().cycle()) {
+        while kv.tokens(id).unwrap() < prompt {
+            let more = chunk.min(prompt - kv.tokens(id).unwrap());
+            grow(kv, id, more, Phase::Prefill);
+        }
+    }
+    for _ in prompt..tokens {
+        for &id in &ids {
+            grow(kv, id, 1, Phase::Decode);
+        }
+    }
+    kv.allocator().audit().unwrap();
+    ids
+}
+
+#[test]
+fn c04_every_reported_request_is_admitted_and_reaches_its_length() {
+    for file in [
+        "gpt-oss-20b.json",
+        "gpt-oss-120b.json",
+        "gemma-3-27b-it.json",
+        "mimo-v2-flash.json",
+        "llama-3.1-8b.json",
+    ] {
+        let geometry = configured(file);
+        let bytes = 4_000_000_000;
+        let carve = Carve::new(&geometry, &solve_slab(&geometry, bytes).unwrap(), bytes).unwrap();
+        let mut kv =
+            KvSequences::new(geometry.clone(), carve.layout(), carve.slabs, 1_024).unwrap();
+        // Traffic of short sequences, then long ones, then short ones again, without a restart (drift).
+        for tokens in [1_024, 16_384, 1_000] {
+            let requests = carve.max_requests(&geometry, tokens);
+            assert!(requests >= 1, "{file}");
+            for id in live_through(&mut kv, requests, tokens) {
+                kv.release(id).unwrap();
+            }
+            assert_eq!(
+                kv.allocator().free_slabs() as usize,
+                carve.slabs as usize - geometry.groups.len(),
+                "{file}"
+            );
+        }
+    }
+}
