@@ -8,7 +8,7 @@
 //!   graphs write there and nobody reads it.
 //!
 //! Both operations take a constant number of steps. Slabs of a pool hang in doubly linked lists, one for each
-//! number of free pages, and an [`IndexSet`] over the non-empty lists yields the fullest. Free pages of a slab are
+//! number of free pages, and an `IndexSet` over the non-empty lists yields the fullest. Free pages of a slab are
 //! bits; the lowest goes first.
 
 use thiserror::Error;

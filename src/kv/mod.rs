@@ -13,7 +13,7 @@
 //! | [`fit`] | does it fit? (the one function behind admission, start-up and reports) |
 //! | [`allocator`] | which page is whose |
 //! | [`sequences`] | which pages a sequence holds, and when they may be used again |
-//! | [`plan`] | all of the above for a configuration, without a device |
+//! | [`mod@plan`] | all of the above for a configuration, without a device |
 
 pub mod allocator;
 pub mod carve;
