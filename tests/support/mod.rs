@@ -1,0 +1,163 @@
+//! What the kernel tests share: a device, device arrays, random data, comparison with an oracle, paged keys and values.
+//!
+//! The device is a fresh emulated one, or GPU 0 with `NEAP_TEST_DEVICE=cuda`. Inputs come from a seed that each test prints;
+//! `NEAP_TEST_SEED` sets it.
+#![allow(dead_code)]
+
+pub mod oracle;
+pub mod paged;
+pub mod random;
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+use half::bf16;
+use neap::driver::{AddressReservation, Context, DevicePtr, Driver, PhysicalAllocation, Stream};
+use neap::emulator::{self, Profile};
+use neap::kernels::{Kernels, StepHeader};
+
+/// Device memory of one test.
+const ARENA_BYTES: u64 = 192 << 20;
+
+/// A device with the kernels loaded and memory to bump-allocate from.
+pub struct Rig {
+    used_bytes: Cell<u64>,
+    reserved_bytes: u64,
+    arena: AddressReservation,
+    pub kernels: Kernels,
+    pub stream: Stream,
+    pub context: Context,
+    headers: RefCell<Vec<DevicePtr>>,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        let device = match std::env::var("NEAP_TEST_DEVICE").as_deref() {
+            Ok("cuda") => Driver::cuda()
+                .and_then(|driver| driver.device(0))
+                .expect("NEAP_TEST_DEVICE=cuda needs a GPU"),
+            Ok("emu") | Err(_) => {
+                let ordinal =
+                    emulator::add_device(Profile::named("tiny").expect("a known profile"));
+                Driver::emulator().device(ordinal).expect("just added")
+            }
+            Ok(other) => panic!("NEAP_TEST_DEVICE is {other:?}, it must be `cuda` or `emu`"),
+        };
+        let context = Context::retain_primary(&device).expect("a context");
+        let stream = Stream::new(&context).expect("a stream");
+        let kernels = Kernels::load(&context).expect("kernels load");
+        let bytes = ARENA_BYTES.next_multiple_of(device.granularity_bytes());
+        let arena = AddressReservation::new(&context, bytes, 0).expect("addresses");
+        let memory = Arc::new(PhysicalAllocation::new(&context, bytes).expect("memory"));
+        arena.map(0, memory).expect("mapping");
+        arena.set_access(0, bytes).expect("access");
+        Rig {
+            used_bytes: Cell::new(0),
+            reserved_bytes: bytes,
+            arena,
+            kernels,
+            stream,
+            context,
+            headers: RefCell::default(),
+        }
+    }
+
+    /// `bytes` of device memory, 256-byte aligned, as they are.
+    pub fn allocate(&self, bytes: u64) -> DevicePtr {
+        let begin = self.used_bytes.get();
+        let end = (begin + bytes).next_multiple_of(256) + 256;
+        assert!(
+            end <= self.reserved_bytes,
+            "the test needs more than {ARENA_BYTES} bytes of device memory"
+        );
+        self.used_bytes.set(end);
+        self.arena.base().add(begin)
+    }
+
+    /// An array with the given values.
+    pub fn upload<T: Pod>(&self, values: &[T]) -> Array<T> {
+        let array = self.array(values.len());
+        array.write(self, values);
+        array
+    }
+
+    /// An array of `len` elements, every byte 0xFF: NaN as bf16 and f32.
+    pub fn poisoned<T: Pod>(&self, len: usize) -> Array<T> {
+        let array = self.array::<T>(len);
+        self.stream
+            .copy_to_device(array.pointer, &vec![0xff; len * size_of::<T>()])
+            .expect("copy");
+        array
+    }
+
+    fn array<T: Pod>(&self, len: usize) -> Array<T> {
+        Array {
+            pointer: self.allocate((len * size_of::<T>()) as u64),
+            len,
+            element: PhantomData,
+        }
+    }
+
+    /// A step header with these counts.
+    pub fn header(&self, header: StepHeader) -> DevicePtr {
+        let pointer = self.upload(&[header]).pointer;
+        self.headers.borrow_mut().push(pointer);
+        pointer
+    }
+
+    /// A header of a step with `rows` tokens and as many outputs.
+    pub fn header_of_rows(&self, rows: u32) -> DevicePtr {
+        self.header(StepHeader {
+            num_tokens: rows,
+            num_outputs: rows,
+            num_seqs: rows,
+            ..StepHeader::default()
+        })
+    }
+}
+
+/// A typed device array of a test.
+pub struct Array<T> {
+    pub pointer: DevicePtr,
+    pub len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod + Zeroable> Array<T> {
+    pub fn write(&self, rig: &Rig, values: &[T]) {
+        assert_eq!(values.len(), self.len);
+        rig.stream
+            .copy_to_device(self.pointer, bytemuck::cast_slice(values))
+            .expect("copy");
+    }
+
+    pub fn read(&self, rig: &Rig) -> Vec<T> {
+        let mut values = vec![T::zeroed(); self.len];
+        rig.stream
+            .copy_to_host(bytemuck::cast_slice_mut(&mut values), self.pointer)
+            .expect("the launches before this copy succeed");
+        values
+    }
+}
+
+/// True when every byte is still what [`Rig::poisoned`] left.
+pub fn untouched<T: Pod>(values: &[T]) -> bool {
+    bytemuck::cast_slice::<T, u8>(values)
+        .iter()
+        .all(|&byte| byte == 0xff)
+}
+
+/// Bits, for comparisons that NaN and signed zeros must not blur.
+pub fn bits<T: Pod>(values: &[T]) -> Vec<u8> {
+    bytemuck::cast_slice(values).to_vec()
+}
+
+pub fn to_f32(values: &[bf16]) -> Vec<f32> {
+    values.iter().map(|value| value.to_f32()).collect()
+}
+
+pub fn to_bf16(values: &[f32]) -> Vec<bf16> {
+    values.iter().map(|&value| bf16::from_f32(value)).collect()
+}
