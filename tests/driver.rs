@@ -15,7 +15,9 @@ mod streams;
 
 use std::sync::Arc;
 
-use neap::driver::{AddressReservation, Context, Driver, PhysicalAllocation};
+use neap::driver::{
+    AddressReservation, Context, CuResult, Driver, DriverError, PhysicalAllocation,
+};
 use neap::emulator::{self, Profile};
 
 const MIB: u64 = 1 << 20;
@@ -49,4 +51,12 @@ fn assert_nothing_left(ordinal: u32) {
     let report = emulator::report(ordinal);
     assert_eq!(report.live_objects(), 0, "{report}");
     assert_eq!(report.used_bytes(), 0, "{report}");
+}
+
+/// The result code of a call that must have failed in the driver.
+fn code_of<T: std::fmt::Debug>(result: Result<T, DriverError>) -> CuResult {
+    let error = result.expect_err("the call must fail");
+    error
+        .code()
+        .unwrap_or_else(|| panic!("{error} carries no code"))
 }

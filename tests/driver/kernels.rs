@@ -6,7 +6,7 @@ use neap::driver::{
 };
 use neap::emulator::{self, Profile};
 
-use crate::{GRAIN, assert_nothing_left, context_on, mapped, tiny};
+use crate::{GRAIN, assert_nothing_left, code_of, context_on, mapped, tiny};
 
 const PTX: &str = include_str!("kernels.ptx");
 
@@ -55,13 +55,6 @@ fn launch(
 ) -> Result<(), DriverError> {
     // SAFETY: the emulator checks every access of the kernels, which take these parameters.
     unsafe { stream.launch(kernel, config, params) }
-}
-
-fn code_of<T: std::fmt::Debug>(result: Result<T, DriverError>) -> CuResult {
-    let error = result.unwrap_err();
-    error
-        .code()
-        .unwrap_or_else(|| panic!("{error} carries no code"))
 }
 
 #[test]

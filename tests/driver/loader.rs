@@ -39,14 +39,11 @@ fn the_real_driver_opens_or_says_why_not() {
             assert!(!driver.is_emulator());
             assert!(driver.version().unwrap() >= (12, 0));
         }
-        Err(error) => {
-            let text = error.to_string();
-            assert!(
-                text.contains("libcuda.so.1") || text.contains("cuInit") || text.contains("cu"),
-                "{text}"
-            );
-            assert!(text.len() > 20 && !text.contains('\n'), "{text}");
+        Err(DriverError::NoLibrary { library, .. }) => assert_eq!(library, Driver::LIBRARY),
+        Err(error @ (DriverError::MissingSymbol { .. } | DriverError::Call { .. })) => {
+            println!("not run on a device: {error}");
         }
+        Err(error) => panic!("no reason why a driver cannot be opened: {error}"),
     }
 }
 

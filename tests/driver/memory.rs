@@ -8,7 +8,7 @@ use neap::driver::{
 };
 use neap::emulator::{self, Profile};
 
-use crate::{GRAIN, MIB, assert_nothing_left, context_on, mapped, tiny};
+use crate::{GRAIN, MIB, assert_nothing_left, code_of, context_on, mapped, tiny};
 
 #[test]
 fn a_device_is_what_its_profile_says() {
@@ -77,13 +77,6 @@ fn fresh_memory_reads_as_poison_also_after_reuse() {
         stream.copy_to_host(&mut read, last).unwrap();
         assert_eq!(read, [7; 64]);
     }
-}
-
-fn code_of<T: std::fmt::Debug>(result: Result<T, DriverError>) -> CuResult {
-    let error = result.unwrap_err();
-    error
-        .code()
-        .unwrap_or_else(|| panic!("{error} carries no code"))
 }
 
 #[test]
