@@ -180,8 +180,8 @@ impl Runner {
     }
 
     /// Runs a step and waits for it; returns its bucket and the greedy next token of each output row.
-    pub fn run(&mut self, draft: Draft) -> Result<(Bucket, Vec<u32>), EngineError> {
-        let (bucket, plan) = self.plan(&draft)?;
+    pub fn run(&mut self, mut draft: Draft) -> Result<(Bucket, Vec<u32>), EngineError> {
+        let (bucket, plan) = self.plan(&mut draft)?;
         let step = self.sequences.begin_step();
         self.copy_in(bucket, &plan)?;
         match self.graphs.get(&bucket) {
@@ -195,8 +195,8 @@ impl Runner {
 
     /// As [`Runner::run`] without graphs and without the output head: `tap` looks at the workspace on the way, and the last
     /// branch is added.
-    pub fn run_tapped(&mut self, draft: Draft, tap: Tap) -> Result<Bucket, EngineError> {
-        let (bucket, plan) = self.plan(&draft)?;
+    pub fn run_tapped(&mut self, mut draft: Draft, tap: Tap) -> Result<Bucket, EngineError> {
+        let (bucket, plan) = self.plan(&mut draft)?;
         let step = self.sequences.begin_step();
         self.copy_in(bucket, &plan)?;
         self.forward
@@ -238,7 +238,7 @@ impl Runner {
     }
 
     /// Chooses the bucket and the attention work.
-    fn plan(&self, draft: &Draft) -> Result<(Bucket, StepPlan), EngineError> {
+    fn plan(&self, draft: &mut Draft) -> Result<(Bucket, StepPlan), EngineError> {
         let buckets = match draft.phase {
             Phase::Decode => &self.limits.decode_buckets,
             Phase::Prefill => &self.limits.prefill_buckets,
@@ -249,7 +249,7 @@ impl Runner {
             found: num_tokens,
             limit: largest,
         })?;
-        let mut plan = draft.plan.clone();
+        let mut plan = std::mem::take(&mut draft.plan);
         for window in &self.windows {
             plan.work.push(match draft.phase {
                 Phase::Decode => {
