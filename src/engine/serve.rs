@@ -136,6 +136,16 @@ impl Engine {
         self.scheduler.has_work()
     }
 
+    /// Requests that hold pages.
+    pub fn num_running(&self) -> usize {
+        self.scheduler.running.len()
+    }
+
+    /// Requests that hold none yet.
+    pub fn num_waiting(&self) -> usize {
+        self.scheduler.waiting.len()
+    }
+
     /// Ends a request early; its pages are free for the next step. An unknown or finished id is no error.
     ///
     /// # Errors

@@ -66,6 +66,10 @@ impl WarmUp<'_> {
         let issued = self.forward.issue(self.stream, layout);
         // The capture is ended whatever happened in it; a failed pass is the error that counts.
         let graph = self.stream.end_capture();
+        if graph.is_err() && self.stream.is_capturing().unwrap_or(false) {
+            // A stream left in capture would refuse everything that gives memory back.
+            drop(self.stream.end_capture());
+        }
         issued?;
         let graph = graph?;
         let exec = graph.instantiate()?;
