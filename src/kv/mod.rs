@@ -15,6 +15,8 @@
 //! | [`sequences`] | which pages a sequence holds, and when they may be used again |
 //! | [`mod@plan`] | all of the above for a configuration, without a device |
 
+#![forbid(unsafe_code)]
+
 pub mod allocator;
 pub mod carve;
 pub mod config;

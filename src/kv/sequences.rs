@@ -17,7 +17,6 @@
 
 use std::collections::VecDeque;
 
-use bytemuck::{Pod, Zeroable};
 use thiserror::Error;
 
 use super::allocator::{Allocator, AllocatorError};
@@ -29,9 +28,8 @@ use super::window;
 /// Slot of a token that no later query can see: its K and V are not written.
 pub const DO_NOT_WRITE: u64 = u64::MAX;
 
-/// One entry of one block table, as the table-update kernel reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
+/// One new entry of one block table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableUpdate {
     /// Layer group.
     pub group: u32,
