@@ -9,7 +9,6 @@ use neap::emulator::exec::{
 pub struct Memory {
     bytes: Vec<u64>,
     table: GranuleTable,
-    base: u64,
     end: u64,
     next: u64,
 }
@@ -32,7 +31,6 @@ impl Memory {
         Memory {
             bytes: buffer,
             table,
-            base,
             end,
             next: base,
         }

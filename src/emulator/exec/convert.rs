@@ -134,21 +134,18 @@ fn relu(x: f32) -> f32 {
     if x.is_nan() || x > 0.0 { x } else { 0.0 }
 }
 
-/// f64 to f32 with a directed rounding.
+/// f64 to f32, rounded down or up.
 #[inline(always)]
-fn narrow(x: f64, towards: impl Fn(f32) -> bool) -> f32 {
-    let r = x as f32;
-    let exact = f64::from(r);
-    if exact == x || x.is_nan() || x.is_infinite() {
-        return r;
-    }
-    // `towards(r)` says whether the wanted result lies below r.
-    if towards(r) && exact > x {
-        r.next_down()
-    } else if !towards(r) && exact < x {
-        r.next_up()
+fn narrow(x: f64, down: bool) -> f32 {
+    let nearest = x as f32;
+    if x.is_nan() || x.is_infinite() {
+        nearest
+    } else if down && f64::from(nearest) > x {
+        nearest.next_down()
+    } else if !down && f64::from(nearest) < x {
+        nearest.next_up()
     } else {
-        r
+        nearest
     }
 }
 
@@ -194,9 +191,9 @@ pub(crate) fn select(to: &str, from: &str, m: Modifiers<'_>) -> Option<Selected>
             ("f64", "rpi") => unary(f64::ceil),
             ("f32", "rn") if m.ftz => unary(|a: f64| Ftz(a as f32)),
             ("f32", "rn") => unary(|a: f64| a as f32),
-            ("f32", "rz") => unary(|a: f64| narrow(a, |r| r > 0.0)),
-            ("f32", "rm") => unary(|a: f64| narrow(a, |_| true)),
-            ("f32", "rp") => unary(|a: f64| narrow(a, |_| false)),
+            ("f32", "rz") => unary(|a: f64| narrow(a, a > 0.0)),
+            ("f32", "rm") => unary(|a: f64| narrow(a, true)),
+            ("f32", "rp") => unary(|a: f64| narrow(a, false)),
             _ => return to_int(to, m.rounding, true, |a: f64| a),
         }),
         "f16" => half::<F16>("f16", to, m),

@@ -6,7 +6,7 @@ use crate::emulator::exec::warp::Handler;
 use crate::emulator::exec::{control, convert, float, integer, op, ops_extra, shuffle};
 use crate::emulator::ptx::{Entry, Operand, PtxError, RegClass, Statement};
 use op::Selected;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What went wrong with a statement, without its line.
 pub(super) type Refusal = String;
@@ -17,7 +17,7 @@ pub(super) struct Lowering<'a> {
     pub(super) param_bytes: u32,
     pub(super) registers: Vec<Register>,
     pub(super) insts: Vec<Inst>,
-    constants: HashMap<(Constant, RegClass), u32>,
+    constants: BTreeMap<(u64, u64, u32), u32>,
     /// Halves of 128-bit registers.
     halves: HashMap<u32, (u32, u32)>,
     /// The carry flag of `add.cc` and its kin.
@@ -52,7 +52,7 @@ pub(super) fn lower(
         param_bytes,
         registers,
         insts: Vec::new(),
-        constants: HashMap::new(),
+        constants: BTreeMap::new(),
         halves: HashMap::new(),
         carry: None,
         statement: 0,
@@ -115,7 +115,9 @@ impl Lowering<'_> {
     }
 
     pub(super) fn constant(&mut self, constant: Constant, class: RegClass) -> u32 {
-        if let Some(&register) = self.constants.get(&(constant, class)) {
+        let (kind, bits) = constant.key();
+        let key = (kind, bits, class.bytes());
+        if let Some(&register) = self.constants.get(&key) {
             return register;
         }
         self.registers.push(Register {
@@ -123,7 +125,7 @@ impl Lowering<'_> {
             constant: Some(constant),
         });
         let register = self.registers.len() as u32 - 1;
-        self.constants.insert((constant, class), register);
+        self.constants.insert(key, register);
         register
     }
 
@@ -449,6 +451,12 @@ impl Lowering<'_> {
                     return Err("testp takes two operands".into());
                 };
                 self.arithmetic(selected, &[d.clone(), a.clone(), a.clone()])?;
+            }
+            // `prmt.b32.mode` is the one opcode whose type is not last.
+            "prmt" if rest.len() == 2 && rest[0] == "b32" => {
+                let selected =
+                    integer::select3(&format!("prmt.{ty}"), "b32").ok_or_else(unknown)?;
+                self.arithmetic(selected, o)?;
             }
             _ => {
                 let selected =

@@ -22,7 +22,7 @@ use super::exec::warp::Handler;
 use super::ptx::RegClass;
 
 /// A value that no instruction computes: it is in its slot before the kernel starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Constant {
     /// The same bits for every lane of every launch.
     Bits(u64),
@@ -39,8 +39,46 @@ pub(crate) enum Constant {
     Special(Special),
 }
 
+impl Constant {
+    /// Two numbers that tell constants apart.
+    fn key(self) -> (u64, u64) {
+        match self {
+            Constant::Bits(bits) => (0, bits),
+            Constant::Param {
+                offset,
+                bytes,
+                signed,
+            } => (
+                1,
+                u64::from(offset) << 32 | u64::from(bytes) << 1 | u64::from(signed),
+            ),
+            Constant::Special(special) => match special {
+                Special::Tid(axis) => (2, axis.into()),
+                Special::Ntid(axis) => (3, axis.into()),
+                Special::Ctaid(axis) => (4, axis.into()),
+                Special::Nctaid(axis) => (5, axis.into()),
+                Special::LaneId => (6, 0),
+                Special::WarpId => (6, 1),
+                Special::WarpCount => (6, 2),
+                Special::LaneMaskEq => (6, 3),
+                Special::LaneMaskLe => (6, 4),
+                Special::LaneMaskLt => (6, 5),
+                Special::LaneMaskGe => (6, 6),
+                Special::LaneMaskGt => (6, 7),
+                Special::SmId => (6, 8),
+                Special::SmCount => (6, 9),
+                Special::GridId => (6, 10),
+                Special::DynamicSharedBytes => (6, 11),
+                Special::TotalSharedBytes => (6, 12),
+                Special::Zero => (6, 13),
+                Special::One => (6, 14),
+            },
+        }
+    }
+}
+
 /// Special registers that do not change while a block runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     Tid(u8),
     Ntid(u8),

@@ -38,8 +38,8 @@ impl<'a> Lexer<'a> {
 
     /// The token from the current position on, with its line, its start and its end in bytes.
     pub(super) fn next(&mut self) -> Result<(Token<'a>, u32, usize, usize), PtxError> {
-        let bytes = self.text.as_bytes();
         self.skip_blank()?;
+        let bytes = self.text.as_bytes();
         let (line, start) = (self.line, self.position);
         let Some(&first) = bytes.get(start) else {
             return Ok((Token::End, line, start, start));

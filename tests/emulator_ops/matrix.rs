@@ -1,0 +1,368 @@
+//! `ldmatrix`, `mma.sync` and `cp.async`, against the index formulas of the PTX ISA and deliberately broken programs.
+
+use super::elementwise::Noise;
+use super::harness::{Launch, Memory, kernel, launch, load, run_body};
+use half::{bf16, f16};
+use neap::emulator::exec::Fault;
+
+/// One warp: lane-indexed registers in, lane-indexed registers out.
+fn warp(body: &str, inputs: &[[u32; 32]], outputs: usize, shared: &[u8]) -> Vec<[u32; 32]> {
+    let mut memory = Memory::new(1 << 18);
+    let flat: Vec<u32> = inputs.iter().flatten().copied().collect();
+    let input = if flat.is_empty() {
+        0
+    } else {
+        memory.put(&flat)
+    };
+    let image = if shared.is_empty() {
+        0
+    } else {
+        memory.put(shared)
+    };
+    let out = memory.alloc(128 * outputs);
+    let mut text = String::from(
+        "ld.param.u64 %rd1, [p0]; ld.param.u64 %rd2, [p1]; ld.param.u64 %rd3, [p2]; mov.u32 %r90, %tid.x; mul.wide.u32 %rd4, %r90, 4; add.s64 %rd1, %rd1, %rd4; add.s64 %rd2, %rd2, %rd4; add.s64 %rd3, %rd3, %rd4; shl.b32 %r91, %r90, 2; mov.u32 %r92, dyn; add.u32 %r91, %r91, %r92;\n",
+    );
+    for word in 0..shared.len() / 128 {
+        text += &format!(
+            "ld.global.u32 %r93, [%rd3+{0}]; st.shared.u32 [%r91+{0}], %r93;\n",
+            128 * word
+        );
+    }
+    text += "bar.sync 0;\n";
+    for index in 0..inputs.len() {
+        text += &format!("ld.global.u32 %r{index}, [%rd1+{}];\n", 128 * index);
+    }
+    text += body;
+    for index in 0..outputs {
+        text += &format!("\nst.global.u32 [%rd2+{}], %r{};", 128 * index, 40 + index);
+    }
+    run_body(
+        &mut memory,
+        &text,
+        &Launch {
+            params: &[input, out, image],
+            shared: shared.len().max(16) as u32,
+            ..Launch::default()
+        },
+    )
+    .unwrap_or_else(|fault| panic!("{fault}"));
+    memory
+        .get::<u32>(out, 32 * outputs)
+        .chunks(32)
+        .map(|c| c.try_into().expect("32 lanes"))
+        .collect()
+}
+
+#[test]
+fn ldmatrix_layouts() {
+    // 32 rows of 8 numbered 16-bit elements, at scattered 16-byte places: row r of the table at 16 * place(r).
+    let place = |row: usize| (row * 7 + 3) % 32;
+    let mut shared = vec![0u8; 512];
+    for row in 0..32 {
+        for column in 0..8 {
+            let value = (row * 8 + column) as u16;
+            shared[16 * place(row) + 2 * column..][..2].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    let addresses: [u32; 32] = std::array::from_fn(|lane| 16 * place(lane) as u32);
+    for count in [1usize, 2, 4] {
+        for trans in ["", ".trans"] {
+            let list: Vec<String> = (0..count).map(|n| format!("%r{}", 40 + n)).collect();
+            // Lanes that give no address may hold nonsense.
+            let given: [u32; 32] = std::array::from_fn(|lane| {
+                if lane < 8 * count {
+                    addresses[lane]
+                } else {
+                    0xdead_beef
+                }
+            });
+            let body = format!(
+                "mov.u32 %r1, dyn; add.u32 %r0, %r0, %r1; ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{}}}, [%r0];",
+                list.join(",")
+            );
+            let got = warp(&body, &[given], count, &shared);
+            for (matrix, registers) in got.iter().enumerate() {
+                for (lane, &register) in registers.iter().enumerate() {
+                    for half in 0..2 {
+                        // PTX ISA, "ldmatrix": thread l holds elements 2 (l % 4) and the next of row l / 4 of the matrix, or
+                        // of its transpose.
+                        let (row, column) = (lane / 4, 2 * (lane % 4) + half);
+                        let (row, column) = if trans.is_empty() {
+                            (row, column)
+                        } else {
+                            (column, row)
+                        };
+                        let want = ((8 * matrix + row) * 8 + column) as u32;
+                        assert_eq!(
+                            register >> (16 * half) & 0xffff,
+                            want,
+                            "x{count}{trans}, matrix {matrix}, lane {lane}, half {half}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    // The destination may overwrite the address.
+    let got = warp(
+        "mov.u32 %r1, dyn; add.u32 %r40, %r0, %r1; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r41,%r40,%r42,%r43}, [%r40];",
+        &[addresses],
+        4,
+        &shared,
+    );
+    assert_eq!(got[1][0] & 0xffff, 0);
+    assert_eq!(got[0][5] & 0xffff, (8 + 1) * 8 + 2);
+    let fault = run_body(
+        &mut Memory::new(4096),
+        "mov.u32 %r1, 8; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [%r1];",
+        &Launch {
+            shared: 1024,
+            ..Launch::default()
+        },
+    );
+    assert!(
+        matches!(fault, Err(Fault::Misaligned { bytes: 16, .. })),
+        "{fault:?}"
+    );
+}
+
+/// `D = A B + C` through PTX and in f64 from matrices laid out by the ISA's formulas for `a_i`, `b_i`, `c_i`.
+fn check_mma(ty: &str, k: usize, seed: u64) {
+    let mut noise = Noise(seed);
+    let mut value = || {
+        let x = (noise.next() % 4001) as f32 / 500.0 - 4.0;
+        if ty == "bf16" {
+            (f32::from(bf16::from_f32(x)), bf16::from_f32(x).to_bits())
+        } else {
+            (f32::from(f16::from_f32(x)), f16::from_f32(x).to_bits())
+        }
+    };
+    let a: Vec<Vec<(f32, u16)>> = (0..16).map(|_| (0..k).map(|_| value()).collect()).collect();
+    let b: Vec<Vec<(f32, u16)>> = (0..k).map(|_| (0..8).map(|_| value()).collect()).collect();
+    let c: Vec<Vec<f32>> = (0..16)
+        .map(|_| (0..8).map(|_| value().0 * 3.7).collect())
+        .collect();
+    let (registers_a, registers_b) = (k / 4, k / 8);
+    let mut inputs = vec![[0u32; 32]; registers_a + registers_b + 4];
+    for lane in 0..32 {
+        let (group, thread) = (lane / 4, lane % 4);
+        for i in 0..2 * registers_a {
+            // row = group for 0 <= i < 2 || 4 <= i < 6, else group + 8; col = thread * 2 + (i & 1) for i < 4, + 8 for i >= 4
+            let row = if i < 2 || (4..6).contains(&i) {
+                group
+            } else {
+                group + 8
+            };
+            let column = thread * 2 + (i & 1) + if i >= 4 { 8 } else { 0 };
+            inputs[i / 2][lane] |= u32::from(a[row][column].1) << (16 * (i & 1));
+        }
+        for i in 0..2 * registers_b {
+            let row = thread * 2 + (i & 1) + if i >= 2 { 8 } else { 0 };
+            inputs[registers_a + i / 2][lane] |= u32::from(b[row][group].1) << (16 * (i & 1));
+        }
+        for i in 0..4 {
+            let row = if i < 2 { group } else { group + 8 };
+            inputs[registers_a + registers_b + i][lane] = c[row][thread * 2 + (i & 1)].to_bits();
+        }
+    }
+    let names = |from: usize, count: usize| {
+        (from..from + count)
+            .map(|n| format!("%r{n}"))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let body = format!(
+        "mma.sync.aligned.m16n8k{k}.row.col.f32.{ty}.{ty}.f32 {{{}}}, {{{}}}, {{{}}}, {{{}}};",
+        names(40, 4),
+        names(0, registers_a),
+        names(registers_a, registers_b),
+        names(registers_a + registers_b, 4)
+    );
+    let got = warp(&body, &inputs, 4, &[]);
+    for lane in 0..32 {
+        for i in 0..4 {
+            let (row, column) = (lane / 4 + if i < 2 { 0 } else { 8 }, lane % 4 * 2 + (i & 1));
+            let exact: f64 = f64::from(c[row][column])
+                + (0..k)
+                    .map(|x| f64::from(a[row][x].0) * f64::from(b[x][column].0))
+                    .sum::<f64>();
+            let result = f32::from_bits(got[i][lane]);
+            assert!(
+                (f64::from(result) - exact).abs() < 1e-4,
+                "{ty} k{k} row {row} column {column}: {result} for {exact}"
+            );
+            // In ascending k, one FMA each: the order is part of the emulator's contract.
+            let ordered = (0..k).fold(c[row][column], |s, x| {
+                a[row][x].0.mul_add(b[x][column].0, s)
+            });
+            assert_eq!(
+                result.to_bits(),
+                ordered.to_bits(),
+                "{ty} k{k} row {row} column {column}"
+            );
+        }
+    }
+}
+
+#[test]
+fn mma_layouts() {
+    for seed in 0..3 {
+        check_mma("bf16", 16, seed);
+        check_mma("f16", 16, seed);
+        check_mma("bf16", 8, seed);
+        check_mma("f16", 8, seed);
+    }
+}
+
+#[test]
+fn mma_may_accumulate_in_place_and_sees_nan_and_infinity() {
+    let one = 0x3f80_3f80u32;
+    let inputs = [[one; 32]; 1];
+    let body = "mov.f32 %f1, 0f00000000; mov.u32 %r1, 0; mov.u32 %r40, 0; mov.u32 %r41, 0; mov.u32 %r42, 0; mov.u32 %r43, 0; LOOP: mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%r40,%r41,%r42,%r43}, {%r0,%r0,%r0,%r0}, {%r0,%r0}, {%r40,%r41,%r42,%r43}; add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 10; @%p1 bra LOOP;";
+    let got = warp(body, &inputs, 4, &[]);
+    assert!(got.iter().flatten().all(|&v| f32::from_bits(v) == 160.0));
+    let mut a = [0u32; 32];
+    a[0] = 0x7fc0;
+    a[4] = 0x7f80;
+    let body = "mov.u32 %r2, 0; mov.u32 %r3, 0; mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%r40,%r41,%r42,%r43}, {%r0,%r2,%r2,%r2}, {%r1,%r1}, {%r3,%r3,%r3,%r3};";
+    let got = warp(body, &[a, [one; 32]], 4, &[]);
+    for lane in 0..32 {
+        let value = f32::from_bits(got[0][lane]);
+        assert!(match lane / 4 {
+            0 => value.is_nan(),
+            1 => value == f32::INFINITY,
+            _ => value == 0.0,
+        });
+        assert_eq!(got[2][lane], 0);
+    }
+}
+
+#[test]
+fn cp_async_copies_zero_fills_and_waits() {
+    let mut memory = Memory::new(1 << 16);
+    let data: Vec<u8> = (0..1024).map(|i| (i * 11 + 5) as u8).collect();
+    let source = memory.put(&data);
+    let out = memory.alloc(1024);
+    for (form, bytes) in [("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16), ("cg.L2", 16)] {
+        let opcode = match form {
+            "cg.L2" => "cp.async.cg.shared.global.L2::128B".to_string(),
+            other => format!("cp.async.{other}.shared.global"),
+        };
+        // Lane l copies min(l, bytes) bytes; a lane with none of them points to nowhere.
+        let body = format!(
+            "ld.param.u64 %rd1, [p0]; ld.param.u64 %rd2, [p1]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, {bytes}; add.s64 %rd4, %rd1, %rd3; mul.lo.u32 %r2, %r1, {bytes}; mov.u32 %r3, dyn; add.u32 %r2, %r2, %r3;
+             min.u32 %r4, %r1, {bytes}; setp.eq.u32 %p1, %r1, 0; @%p1 mov.u64 %rd4, 8; {opcode} [%r2], [%rd4], {bytes}, %r4; cp.async.commit_group; cp.async.wait_group 0; bar.sync 0;
+             mov.u32 %r5, 0; COPY: mul.lo.u32 %r6, %r1, {bytes}; add.u32 %r6, %r6, %r5; add.u32 %r7, %r6, %r3; ld.shared.u32 %r8, [%r7]; cvt.u64.u32 %rd5, %r6; add.s64 %rd6, %rd2, %rd5; st.global.u32 [%rd6], %r8; add.u32 %r5, %r5, 4; setp.lt.u32 %p2, %r5, {bytes}; @%p2 bra COPY;"
+        );
+        let counters = run_body(
+            &mut memory,
+            &body,
+            &Launch {
+                params: &[source, out],
+                shared: 1024,
+                ..Launch::default()
+            },
+        )
+        .unwrap_or_else(|f| panic!("{f}"));
+        assert_eq!(counters.async_copy_bytes, 32 * bytes as u64);
+        for lane in 0..32 {
+            let got = memory.get::<u8>(out + (lane * bytes) as u64, bytes);
+            let kept = lane.min(bytes);
+            assert_eq!(
+                got[..kept],
+                data[lane * bytes..][..kept],
+                "{form} lane {lane}"
+            );
+            assert!(got[kept..].iter().all(|&b| b == 0), "{form} lane {lane}");
+        }
+    }
+    let fault = run_body(
+        &mut memory,
+        "mov.u32 %r1, 0; mov.u64 %rd1, 16; cp.async.cg.shared.global [%r1], [%rd1], 16;",
+        &Launch {
+            shared: 1024,
+            ..Launch::default()
+        },
+    );
+    assert!(
+        matches!(&fault, Err(Fault::IllegalAddress { write: false, .. })),
+        "{fault:?}"
+    );
+    let fault = run_body(
+        &mut memory,
+        "ld.param.u64 %rd1, [p0]; mov.u32 %r1, 1016; cp.async.cg.shared.global [%r1], [%rd1], 16;",
+        &Launch {
+            params: &[source],
+            shared: 1024,
+            ..Launch::default()
+        },
+    );
+    assert!(matches!(&fault, Err(Fault::Misaligned { .. })), "{fault:?}");
+    let refused = load(
+        &mut memory,
+        &kernel(
+            0,
+            "mov.u32 %r1, 0; mov.u64 %rd1, 0; cp.async.cg.shared.global [%r1], [%rd1], 8;",
+        ),
+    );
+    assert!(refused.is_err());
+}
+
+/// A two-stage pipeline that sums `steps` tiles of 512 bytes a warp; `wait` and `barrier` are what a mutation changes.
+fn pipeline(wait: &str, barrier: &str) -> Result<Vec<f32>, Fault> {
+    const STEPS: usize = 6;
+    let mut memory = Memory::new(1 << 16);
+    let data: Vec<f32> = (0..STEPS * 256).map(|i| i as f32).collect();
+    let source = memory.put(&data);
+    let out = memory.alloc(4 * 64);
+    // 64 threads; stage s at s * 1024. Each thread copies 16 bytes a step and reads words that the other warp copied.
+    let text = kernel(2, &format!(
+        "ld.param.u64 %rd1, [p0]; ld.param.u64 %rd2, [p1]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; mov.u32 %r3, dyn; add.u32 %r2, %r2, %r3; cvt.u64.u32 %rd3, %r2; mov.u32 %r5, dyn; cvt.u64.u32 %rd9, %r5; sub.s64 %rd3, %rd3, %rd9; add.s64 %rd4, %rd1, %rd3;
+         cp.async.cg.shared.global [%r2], [%rd4], 16; cp.async.commit_group;
+         mov.u32 %r4, 0; mov.f32 %f1, 0f00000000;
+         STEP: add.u32 %r6, %r4, 1; and.b32 %r7, %r6, 1; shl.b32 %r7, %r7, 10; add.u32 %r8, %r2, %r7; mul.wide.u32 %rd5, %r6, 1024; add.s64 %rd6, %rd4, %rd5;
+         setp.lt.u32 %p1, %r6, {STEPS}; @!%p1 bra NONE; cp.async.cg.shared.global [%r8], [%rd6], 16; NONE: cp.async.commit_group;
+         {wait} {barrier}
+         and.b32 %r9, %r4, 1; shl.b32 %r9, %r9, 10; xor.b32 %r10, %r1, 32; shl.b32 %r10, %r10, 4; add.u32 %r10, %r10, %r9; add.u32 %r10, %r10, %r3;
+         ld.shared.v4.f32 {{%f2, %f3, %f4, %f5}}, [%r10]; add.f32 %f1, %f1, %f2; add.f32 %f1, %f1, %f3; add.f32 %f1, %f1, %f4; add.f32 %f1, %f1, %f5;
+         bar.sync 0; add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, {STEPS}; @%p2 bra STEP;
+         mul.wide.u32 %rd7, %r1, 4; add.s64 %rd8, %rd2, %rd7; st.global.f32 [%rd8], %f1;"
+    ));
+    let module = load(&mut memory, &text).expect("it loads");
+    launch(
+        &module,
+        "k",
+        &memory,
+        &Launch {
+            params: &[source, out],
+            block: [64, 1, 1],
+            shared: 2048,
+            ..Launch::default()
+        },
+    )?;
+    let got = memory.get::<f32>(out, 64);
+    Ok(got
+        .iter()
+        .enumerate()
+        .map(|(t, v)| {
+            v - (0..STEPS)
+                .flat_map(|s| (0..4).map(move |i| (s * 256 + (t ^ 32) * 4 + i) as f32))
+                .sum::<f32>()
+        })
+        .collect())
+}
+
+#[test]
+fn a_late_copy_makes_pipeline_mistakes_visible() {
+    let right = pipeline("cp.async.wait_group 1;", "bar.sync 0;").expect("it runs");
+    assert!(right.iter().all(|&error| error == 0.0), "{right:?}");
+    // One group too many left open: hardware may well have finished the copy, this device never has.
+    let late = pipeline("cp.async.wait_group 2;", "bar.sync 0;").expect("it runs");
+    assert!(late.iter().all(|error| error.is_nan()), "{late:?}");
+    let never = pipeline("", "bar.sync 0;").expect("it runs");
+    assert!(never.iter().all(|error| error.is_nan()), "{never:?}");
+    // The barrier between wait and use dropped: the warp that runs first reads what the other has not copied yet.
+    let unordered = pipeline("cp.async.wait_group 1;", "").expect("it runs");
+    assert!(unordered.iter().any(|error| *error != 0.0), "{unordered:?}");
+}
