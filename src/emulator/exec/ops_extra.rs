@@ -99,8 +99,8 @@ impl<T: Word, const SUBTRACT: bool, const USES: bool> Op for Carry<T, SUBTRACT, 
                 warp.read::<T::Bits>(ins.ops[3]),
             )
         };
-        // SAFETY: the last operand is a predicate.
         let carry_in = if USES {
+            // SAFETY: the last operand is a predicate.
             unsafe { warp.pred(ins.ops[4]) }
         } else {
             0

@@ -49,8 +49,8 @@ impl Cfg {
                 successors: Vec::new(),
             });
         }
-        for number in 0..blocks.len() {
-            let end = blocks[number].end;
+        for block in &mut blocks {
+            let end = block.end;
             let mut successors = Vec::new();
             match insts[end - 1].flow {
                 Flow::Jump(target) => successors.push(block_of[target]),
@@ -62,7 +62,7 @@ impl Cfg {
                 // A conditional exit has no edge to the end: its lanes vanish, and the others still meet.
                 Flow::Next | Flow::ExitIf { .. } => successors.push(block_of[end]),
             }
-            blocks[number].successors = successors;
+            block.successors = successors;
         }
         let n = blocks.len();
         let forward: Vec<Vec<usize>> = blocks.iter().map(|b| b.successors.clone()).collect();

@@ -17,6 +17,9 @@ pub(crate) struct Symbols {
     map: HashMap<String, Symbol>,
 }
 
+/// Name, address and bytes of a `.global` or `.const` variable.
+pub(crate) type Global = (String, u64, u64);
+
 pub(crate) fn align_up(value: u64, align: u64) -> u64 {
     value.div_ceil(align) * align
 }
@@ -26,7 +29,7 @@ impl Symbols {
     pub(crate) fn of_module(
         module: &Module,
         alloc: &mut dyn FnMut(u64, u64) -> Option<u64>,
-    ) -> Result<(Symbols, Vec<(String, u64, u64)>), PtxError> {
+    ) -> Result<(Symbols, Vec<Global>), PtxError> {
         let mut symbols = Symbols::default();
         let mut globals = Vec::new();
         let placed = |v: &Variable| matches!(v.space, VarSpace::Global | VarSpace::Const);
