@@ -218,7 +218,8 @@ fn f64_arithmetic() {
 
 #[test]
 fn comparisons() {
-    let tests: [(&str, fn(f64, f64) -> bool, bool); 12] = [
+    type Test = fn(f64, f64) -> bool;
+    let tests: [(&str, Test, bool); 12] = [
         ("eq", |a, b| a == b, false),
         ("ne", |a, b| a != b, false),
         ("lt", |a, b| a < b, false),
@@ -232,7 +233,7 @@ fn comparisons() {
         ("gtu", |a, b| a > b, true),
         ("geu", |a, b| a >= b, true),
     ];
-    let ordered = |a: f64, b: f64, test: fn(f64, f64) -> bool, unordered: bool| -> u64 {
+    let ordered = |a: f64, b: f64, test: Test, unordered: bool| -> u64 {
         if a.is_nan() || b.is_nan() {
             unordered.into()
         } else {

@@ -206,7 +206,7 @@ fn signs_and_bit_counts() {
             (-sign(x[0], bits)) as u64
         });
         check(&format!("abs.{ty} {{d}}, {{a}}"), &[kind], kind, v, |x| {
-            sign(x[0], bits).abs() as u64
+            sign(x[0], bits).unsigned_abs() as u64
         });
     }
     for (ty, kind, bits) in [("b32", W, 32u32), ("b64", D, 64)] {
@@ -361,7 +361,7 @@ fn permutes_shuffles_and_tables() {
     });
     check("prmt.b32.ecl {d}, {a}, {b}, {c}", &[W, W, W], W, v, |x| {
         let c = x[2] & 3;
-        pick4(x, [c.max(0), c.max(1), c.max(2), 3])
+        pick4(x, [c, c.max(1), c.max(2), 3])
     });
     check("prmt.b32.ecr {d}, {a}, {b}, {c}", &[W, W, W], W, v, |x| {
         let c = x[2] & 3;

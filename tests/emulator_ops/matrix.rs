@@ -1,5 +1,7 @@
 //! `ldmatrix`, `mma.sync` and `cp.async`, against the index formulas of the PTX ISA and deliberately broken programs.
 
+#![allow(clippy::needless_range_loop)] // lanes, rows and columns index several arrays
+
 use super::elementwise::Noise;
 use super::harness::{Launch, Memory, kernel, launch, load, run_body};
 use half::{bf16, f16};

@@ -20,7 +20,7 @@ pub(crate) fn ex2(x: f32) -> f32 {
     p = p.mul_add(f, 1.333_355_8e-3);
     p = p.mul_add(f, 9.618_129e-3);
     p = p.mul_add(f, 5.550_411e-2);
-    p = p.mul_add(f, 0.240_226_51);
+    p = p.mul_add(f, 0.240_226_5);
     p = p.mul_add(f, std::f32::consts::LN_2);
     p = p.mul_add(f, 1.0);
     // In two halves, so that subnormal results round once and infinity is reached.

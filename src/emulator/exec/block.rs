@@ -362,10 +362,10 @@ impl<'a> BlockRunner<'a> {
             }
         }
         let index = first.unwrap_or(0);
-        let site = FaultSite {
+        let site = Box::new(FaultSite {
             warp: index as u32,
             ..FaultSite::default()
-        };
+        });
         let message = format!("no other warp will arrive; {} wait", waiting.join(", "));
         let warp = &mut self.warps[index];
         warp.resume = warp.resume.wrapping_sub(1);

@@ -80,7 +80,7 @@ pub enum Fault {
     #[error("illegal {} of {bytes} bytes at {space} address {address:#x}: {reason}; {site}", if *.write { "store" } else { "load" })]
     IllegalAddress {
         /// Where.
-        site: FaultSite,
+        site: Box<FaultSite>,
         /// State space of the access.
         space: Space,
         /// The lane's address.
@@ -96,7 +96,7 @@ pub enum Fault {
     #[error("misaligned {space} address {address:#x} for an access of {bytes} bytes; {site}")]
     Misaligned {
         /// Where.
-        site: FaultSite,
+        site: Box<FaultSite>,
         /// State space of the access.
         space: Space,
         /// The lane's address.
@@ -110,7 +110,7 @@ pub enum Fault {
     )]
     OutOfBounds {
         /// Where.
-        site: FaultSite,
+        site: Box<FaultSite>,
         /// State space of the access.
         space: Space,
         /// The lane's offset.
@@ -124,7 +124,7 @@ pub enum Fault {
     #[error("divergence: {message}; {site}")]
     Divergence {
         /// Where.
-        site: FaultSite,
+        site: Box<FaultSite>,
         /// Which lanes were wanted and which were there.
         message: String,
     },
@@ -132,7 +132,7 @@ pub enum Fault {
     #[error("barrier deadlock: {message}; {site}")]
     BarrierDivergence {
         /// Where one of the warps waits.
-        site: FaultSite,
+        site: Box<FaultSite>,
         /// Which warps wait where.
         message: String,
     },
@@ -142,7 +142,7 @@ pub enum Fault {
     )]
     Watchdog {
         /// Where.
-        site: FaultSite,
+        site: Box<FaultSite>,
         /// Backward branches taken.
         branches: u64,
     },
@@ -150,13 +150,13 @@ pub enum Fault {
     #[error("the kernel trapped; {site}")]
     Trap {
         /// Where.
-        site: FaultSite,
+        site: Box<FaultSite>,
     },
     /// An operation whose operands the emulator refuses at run time.
     #[error("unsupported operation: {message}; {site}")]
     Unsupported {
         /// Where.
-        site: FaultSite,
+        site: Box<FaultSite>,
         /// What it was.
         message: String,
     },

@@ -211,13 +211,13 @@ impl Warp {
         &mut self,
         ins: *const Ins,
         lane: u32,
-        make: impl FnOnce(FaultSite) -> Fault,
+        make: impl FnOnce(Box<FaultSite>) -> Fault,
     ) -> *const Ins {
-        let site = FaultSite {
+        let site = Box::new(FaultSite {
             warp: self.index,
             lane,
             ..FaultSite::default()
-        };
+        });
         self.fault = Some(Box::new(make(site)));
         self.stop = Stop::Fault;
         self.resume = ins;
