@@ -47,17 +47,22 @@ static int tell_memory(const NeapEngine *engine) {
 }
 
 static int generate(const NeapDevice *device, char **arguments, const uint32_t *prompt, size_t prompt_tokens) {
+    // One sequence, so one decode graph; the tokens do not depend on it.
+    NeapEngineOptions options = {.struct_size = sizeof options};
+    neap_engine_options_init(&options);
+    options.max_seqs = 1;
+    options.max_chunk_tokens = 256;
     NeapEngine *engine = NULL;
-    if (neap_engine_load(device, arguments[1], NULL, NULL, NULL, &engine) != NEAP_STATUS_OK) return failed("load");
+    if (neap_engine_load(device, arguments[1], &options, NULL, NULL, &engine) != NEAP_STATUS_OK) return failed("load");
 
     int status = tell_memory(engine);
     if (status == 0) {
-        NeapGenerateOptions options = {.struct_size = sizeof options};
-        neap_generate_options_init(&options);
-        options.max_new_tokens = (uint32_t)strtoul(arguments[3], NULL, 10);
+        NeapGenerateOptions wanted = {.struct_size = sizeof wanted};
+        neap_generate_options_init(&wanted);
+        wanted.max_new_tokens = (uint32_t)strtoul(arguments[3], NULL, 10);
         size_t count = 0;
         NeapFinish finish = NEAP_FINISH_LENGTH;
-        if (neap_generate(engine, prompt, prompt_tokens, &options, on_token, &count, &finish) != NEAP_STATUS_OK)
+        if (neap_generate(engine, prompt, prompt_tokens, &wanted, on_token, &count, &finish) != NEAP_STATUS_OK)
             status = failed("generate");
         else
             fprintf(stderr, "%zu tokens, ended by %s\n", count, finish == NEAP_FINISH_STOP ? "the model" : "length");

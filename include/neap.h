@@ -51,8 +51,10 @@ enum NeapFinish
   NEAP_FINISH_LENGTH = 0,
   // The model ended the text; the end-of-text token was the last one reported.
   NEAP_FINISH_STOP = 1,
+  // The longest sequence that the model or the KV pools allow was reached.
+  NEAP_FINISH_CAPACITY = 2,
   // The token callback asked for it.
-  NEAP_FINISH_CALLBACK = 2,
+  NEAP_FINISH_CALLBACK = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -67,6 +69,9 @@ typedef struct NeapDevice NeapDevice;
 
 // A loaded model: graphs captured, KV pools carved, ready to generate.
 typedef struct NeapEngine NeapEngine;
+
+// What a graph node does, as NVIDIA numbers it.
+typedef struct NodeKind NodeKind;
 
 // What a device is. Set `struct_size` before the call.
 typedef struct NeapDeviceInfo {
@@ -190,6 +195,36 @@ typedef struct NeapGenerateOptions {
 // Called with each token as it is generated; anything but 0 stops the generation. It must not call back into
 // the engine.
 typedef int32_t (*NeapTokenFn)(void *user, uint32_t token);
+
+typedef unsigned int CUstream_flags_enum;
+
+typedef unsigned int CUevent_flags_enum;
+
+typedef unsigned int CUdevice_attribute_enum;
+
+typedef unsigned int CUfunction_attribute_enum;
+
+typedef unsigned int CUjit_option_enum;
+
+typedef unsigned int CUgraphNodeType_enum;
+
+typedef unsigned int CUstreamCaptureStatus_enum;
+
+typedef unsigned int CUstreamCaptureMode_enum;
+
+typedef unsigned int CUdriverProcAddressQueryResult_enum;
+
+typedef unsigned int cudaError_enum;
+
+typedef unsigned int CUmemAllocationHandleType_enum;
+
+typedef unsigned int CUmemAccess_flags_enum;
+
+typedef unsigned int CUmemLocationType_enum;
+
+typedef unsigned int CUmemAllocationType_enum;
+
+typedef unsigned int CUmemAllocationGranularity_flags_enum;
 
 #ifdef __cplusplus
 extern "C" {
