@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use neap::DeviceChoice;
 use neap::kv::KvDtype;
 
 /// Runs language models that mix full and sliding-window attention: graphs are captured first, KV pools are
@@ -18,10 +19,53 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Generates text: loads a model, captures its graphs, carves the KV pools, and streams what it writes
+    Run(RunArgs),
     /// Says how many requests fit, from a model's config alone: no weights, no device
     Plan(PlanArgs),
     /// Lists the devices that are there, and why one cannot be used
     Devices(DevicesArgs),
+    /// Checks a device and a model: goldens, graph against eager, the ledger, a carve of the whole card
+    Selftest(SelftestArgs),
+}
+
+/// `neap run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Folder with config.json, model.safetensors and tokenizer.json [default: the bundled gemma3-tiny-kjv]
+    pub model: Option<PathBuf>,
+
+    /// What the model continues [default: "In the beginning"]
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+
+    /// A UTF-8 file with the prompt; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+
+    /// The most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_new_tokens: u32,
+
+    /// Device: auto, cuda, cuda:N, emu or emu:PROFILE
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
+
+    /// Tokens a KV page
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = page_size)]
+    pub page_size: u32,
+
+    /// Device memory left to others, such as 512MiB
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub headroom: Option<u64>,
+
+    /// Launch kernel by kernel instead of replaying graphs; the tokens are the same
+    #[arg(long)]
+    pub eager: bool,
+
+    /// Print one JSON object with ledger, carve, tokens, text and timings instead of streaming
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `neap plan`.
@@ -65,6 +109,29 @@ pub struct PlanArgs {
 /// `neap devices`.
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `neap selftest`.
+#[derive(Debug, Args)]
+pub struct SelftestArgs {
+    /// Folder with config.json and model.safetensors [default: the bundled gemma3-tiny-kjv]
+    pub model: Option<PathBuf>,
+
+    /// Device: auto, cuda, cuda:N, emu or emu:PROFILE
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
+
+    /// Folder with MODEL.json and MODEL.safetensors goldens [default: the few built in for the bundled model]
+    #[arg(long, value_name = "DIR")]
+    pub goldens: Option<PathBuf>,
+
+    /// Also write the table to this folder, as selftest.txt and selftest.json
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -4,9 +4,15 @@
 //! go to standard error. Whatever is wrong with the input is one sentence on standard error and exit code 2.
 
 mod args;
+mod bundled;
 mod devices;
+mod goldens;
 mod plan;
+mod progress;
 mod report;
+mod run;
+mod selftest;
+mod session;
 
 use std::process::ExitCode;
 
@@ -21,6 +27,8 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Devices(args) => devices::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Selftest(args) => selftest::run(&args),
     };
     report::exit(outcome)
 }
