@@ -7,7 +7,11 @@ use neap::emulator::{self, Profile};
 use neap::engine::{Engine, EngineOptions, FinishReason, Request, RequestId};
 
 fn engine(options: &EngineOptions) -> Engine {
-    let ordinal = emulator::add_device(Profile::named("tiny").expect("a known profile"));
+    engine_on(Profile::named("tiny").expect("a known profile"), options)
+}
+
+fn engine_on(profile: Profile, options: &EngineOptions) -> Engine {
+    let ordinal = emulator::add_device(profile);
     let device = Driver::emulator()
         .device(ordinal)
         .expect("the device just added");
@@ -90,6 +94,47 @@ fn requests_wait_for_room_and_get_what_they_get_alone() {
         );
     }
     assert_idle(&engine);
+}
+
+#[test]
+fn preempted_requests_get_what_they_get_alone() {
+    let mut profile = Profile::named("tiny").expect("a known profile");
+    profile.granularity_bytes = 64 << 10;
+    let options = EngineOptions {
+        max_seqs: 8,
+        page_size: 4,
+        admit_new_tokens: 4,
+        kv_limit_bytes: Some(448 << 10),
+        decode_buckets: Some(vec![1]),
+        ..options()
+    };
+    let mut engine = engine_on(profile, &options);
+    let requests: Vec<Request> = (0..8)
+        .map(|index| request(40 + index, 9 + 11 * index, 70 - 4 * index))
+        .collect();
+    let together = engine.generate(&requests).expect("runs");
+    println!("{} preemptions", engine.num_preemptions());
+    assert!(
+        engine.num_preemptions() > 3,
+        "only {} preemptions",
+        engine.num_preemptions()
+    );
+    assert_idle(&engine);
+    let before = engine.num_preemptions();
+    for (request, together) in requests.iter().zip(&together) {
+        assert_eq!(together.len(), request.max_new_tokens as usize);
+        assert_eq!(
+            &engine
+                .generate(std::slice::from_ref(request))
+                .expect("runs")[0],
+            together
+        );
+    }
+    assert_eq!(
+        engine.num_preemptions(),
+        before,
+        "a lone request is never preempted"
+    );
 }
 
 #[test]

@@ -22,6 +22,10 @@ pub struct EngineOptions {
     pub max_model_len: Option<u32>,
     /// Prompt tokens of one step at most: largest prefill bucket.
     pub max_chunk_tokens: u32,
+    /// Tokens a request may generate before its admission is looked at again. A request is admitted when its prompt and this
+    /// many more fit; where the next ones do not fit, the youngest request is preempted and recomputed later, with the same result.
+    /// `u32::MAX` admits a request only with room for all it may generate, and never preempts one for want of it.
+    pub admit_new_tokens: u32,
     /// Upper bound on KV bytes, for tests and for sharing a device.
     pub kv_limit_bytes: Option<u64>,
     /// Batch sizes for which a decode graph is captured; powers of two up to `max_seqs` where this is `None`.
@@ -39,6 +43,7 @@ impl Default for EngineOptions {
             max_seqs: 32,
             max_model_len: None,
             max_chunk_tokens: 1024,
+            admit_new_tokens: 256,
             kv_limit_bytes: None,
             decode_buckets: None,
             prefill_buckets: None,
@@ -83,6 +88,9 @@ impl EngineOptions {
                 self.max_chunk_tokens.into(),
                 "1 to 65536".to_owned(),
             ));
+        }
+        if self.admit_new_tokens == 0 {
+            return Err(bad("admit_new_tokens", 0, "at least 1".to_owned()));
         }
         let max_model_len = self.max_model_len.unwrap_or(max_position_embeddings);
         if !(1..=max_position_embeddings).contains(&max_model_len) {

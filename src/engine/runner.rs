@@ -87,6 +87,15 @@ impl Runner {
         }
     }
 
+    /// Promises a sequence pages for `max_tokens` tokens; `false` while others hold too much.
+    pub fn raise(&mut self, sequence: SequenceId, max_tokens: u32) -> Result<bool, EngineError> {
+        match self.sequences.raise(sequence, max_tokens) {
+            Ok(()) => Ok(true),
+            Err(KvError::NoRoomNow { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// An empty step.
     pub fn draft(&self, phase: Phase) -> Draft {
         let plan = StepPlan {

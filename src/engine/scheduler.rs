@@ -4,13 +4,23 @@ use std::collections::VecDeque;
 
 use super::request::{FinishReason, Request, RequestId};
 
-/// A request that holds no pages: not started yet.
+/// A request that holds no pages: not started yet, or preempted.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub id: RequestId,
     pub request: Request,
+    /// What it had generated when it was preempted.
+    pub generated: Vec<u32>,
     /// Longest it may grow, prompt included, in tokens that have keys in the pools.
     pub max_tokens: u32,
+}
+
+impl Waiting {
+    /// Tokens to be promised pages at admission: all that are known, and `ahead` more to generate.
+    pub fn promise(&self, ahead: u32) -> u32 {
+        let known = self.request.prompt.len() + self.generated.len();
+        self.max_tokens.min((known as u32).saturating_add(ahead))
+    }
 }
 
 /// A request that holds pages.
@@ -23,41 +33,50 @@ pub(super) struct Running<S> {
     pub prompt_len: usize,
     /// Tokens whose keys are in the pools.
     pub settled: usize,
+    /// Tokens that pages are promised for.
+    pub promised: u32,
     pub max_new_tokens: u32,
     pub max_tokens: u32,
     pub stop_tokens: Vec<u32>,
 }
 
 impl<S> Running<S> {
-    pub fn new(waiting: Waiting, sequence: S) -> Running<S> {
+    pub fn new(waiting: Waiting, sequence: S, promised: u32) -> Running<S> {
         let Waiting {
             id,
             request,
+            generated,
             max_tokens,
         } = waiting;
+        let prompt_len = request.prompt.len();
+        let mut tokens = request.prompt;
+        tokens.extend(generated);
         Running {
             id,
             sequence,
-            prompt_len: request.prompt.len(),
-            tokens: request.prompt,
+            tokens,
+            prompt_len,
             settled: 0,
+            promised,
             max_new_tokens: request.max_new_tokens,
             max_tokens,
             stop_tokens: request.stop_tokens,
         }
     }
 
-    /// The request as it stands, to start again: what was generated is prompt now.
+    /// The request as it stands, to start again.
     pub fn into_waiting(self) -> Waiting {
-        let generated = (self.tokens.len() - self.prompt_len) as u32;
+        let mut prompt = self.tokens;
+        let generated = prompt.split_off(self.prompt_len);
         let request = Request {
-            prompt: self.tokens,
-            max_new_tokens: self.max_new_tokens - generated,
+            prompt,
+            max_new_tokens: self.max_new_tokens,
             stop_tokens: self.stop_tokens,
         };
         Waiting {
             id: self.id,
             request,
+            generated,
             max_tokens: self.max_tokens,
         }
     }
@@ -67,8 +86,25 @@ impl<S> Running<S> {
         self.settled < self.prompt_len
     }
 
+    /// Notes that `num_tokens` more tokens have been run and that `next` was chosen after the last of them.
+    ///
+    /// Generated tokens of a preempted request are run again one by one, as they were the first time, and not as part of its
+    /// prompt: the other phase's kernels add in another order, and a request's result must not depend on its neighbours. What
+    /// is chosen after them is known already.
+    pub fn advance(
+        &mut self,
+        num_tokens: usize,
+        next: Option<u32>,
+    ) -> Option<(u32, Option<FinishReason>)> {
+        self.settled += num_tokens;
+        if self.settled < self.tokens.len() {
+            return None;
+        }
+        next.map(|token| (token, self.push(token)))
+    }
+
     /// Takes the next generated token; says whether it was the last.
-    pub fn push(&mut self, token: u32) -> Option<FinishReason> {
+    fn push(&mut self, token: u32) -> Option<FinishReason> {
         self.tokens.push(token);
         let generated = self.tokens.len() - self.prompt_len;
         if self.stop_tokens.contains(&token) {
@@ -153,18 +189,19 @@ mod tests {
         Waiting {
             id: RequestId(id),
             request,
+            generated: Vec::new(),
             max_tokens: 1000,
         }
+    }
+
+    fn running(prompt: usize, max_new_tokens: u32) -> Running<()> {
+        Running::new(waiting(0, prompt, max_new_tokens), (), 1000)
     }
 
     #[test]
     fn prompts_are_packed_and_cut_at_the_bucket() {
         let mut scheduler = Scheduler::new(100);
-        for (id, prompt) in [(0, 30), (1, 150), (2, 5)] {
-            scheduler
-                .running
-                .push(Running::new(waiting(id, prompt, 4), ()));
-        }
+        scheduler.running = [30, 150, 5].map(|prompt| running(prompt, 4)).into();
         assert_eq!(
             scheduler.chunks(),
             [
@@ -178,8 +215,8 @@ mod tests {
                 }
             ]
         );
-        scheduler.running[0].settled = 30;
-        scheduler.running[1].settled = 70;
+        scheduler.running[0].advance(30, Some(9));
+        scheduler.running[1].advance(70, None);
         assert_eq!(
             scheduler.chunks(),
             [
@@ -198,20 +235,50 @@ mod tests {
 
     #[test]
     fn a_request_ends_by_stop_token_length_or_capacity() {
-        let mut running = Running::new(waiting(0, 3, 2), ());
-        running.settled = 3;
-        assert_eq!(running.push(5), None);
-        assert_eq!(running.push(6), Some(FinishReason::Length));
-        let mut running = Running::new(waiting(0, 3, 2), ());
-        assert_eq!(running.push(1), Some(FinishReason::Stop));
-        let mut running = Running::new(
-            Waiting {
-                max_tokens: 3,
-                ..waiting(0, 3, 9)
-            },
-            (),
+        let mut request = running(3, 2);
+        assert_eq!(request.advance(3, Some(5)), Some((5, None)));
+        assert_eq!(
+            request.advance(1, Some(6)),
+            Some((6, Some(FinishReason::Length)))
         );
-        running.settled = 3;
-        assert_eq!(running.push(5), Some(FinishReason::Capacity));
+        assert_eq!(
+            running(3, 2).advance(3, Some(1)),
+            Some((1, Some(FinishReason::Stop)))
+        );
+        let mut request = Running {
+            max_tokens: 3,
+            ..running(3, 9)
+        };
+        assert_eq!(
+            request.advance(3, Some(5)),
+            Some((5, Some(FinishReason::Capacity)))
+        );
+    }
+
+    #[test]
+    fn a_preempted_request_runs_its_tokens_again_and_goes_on() {
+        let mut request = running(3, 9);
+        request.advance(3, Some(5));
+        request.advance(1, Some(6));
+        let waiting = request.into_waiting();
+        assert_eq!(
+            (waiting.request.prompt.len(), &waiting.generated[..]),
+            (3, &[5, 6][..])
+        );
+        assert_eq!((waiting.promise(10), waiting.promise(u32::MAX)), (15, 1000));
+        let mut again = Running::new(waiting, (), 15);
+        assert!(again.prefilling());
+        assert_eq!(again.advance(3, Some(5)), None, "the first token is known");
+        assert_eq!(
+            (again.prefilling(), again.tokens[again.settled]),
+            (false, 5)
+        );
+        assert_eq!(again.advance(1, Some(6)), None);
+        assert_eq!(again.tokens[again.settled], 6);
+        assert_eq!(
+            again.advance(1, Some(8)),
+            Some((8, None)),
+            "the next one is new"
+        );
     }
 }

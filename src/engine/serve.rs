@@ -7,7 +7,7 @@ use crate::model::ModelConfig;
 
 use super::runner::{Row, Runner, Segment};
 use super::scheduler::{Running, Scheduler, Waiting};
-use super::{EngineError, Event, FinishReason, Request, RequestId, StartupTimings};
+use super::{EngineError, Event, Request, RequestId, StartupTimings};
 use crate::kernels::Phase;
 
 /// A loaded model with its pools: takes requests, runs steps, hands out tokens.
@@ -23,6 +23,9 @@ pub struct Engine {
     /// Longest sequence the pools hold when it is alone.
     pub(super) pool_tokens: u32,
     pub(super) next_request: u64,
+    /// Generated tokens that pages are promised for at a time.
+    pub(super) admit_new_tokens: u32,
+    pub(super) num_preemptions: u64,
     /// What ended the engine's usefulness, if anything did.
     pub(super) failure: Option<String>,
 }
@@ -123,11 +126,13 @@ impl Engine {
         // The last generated token is never run, so it needs no room.
         let wanted = request.prompt.len() as u64 + u64::from(request.max_new_tokens) - 1;
         let max_tokens = wanted.min(u64::from(self.max_tokens())) as u32;
-        self.scheduler.waiting.push_back(Waiting {
+        let waiting = Waiting {
             id,
             request,
+            generated: Vec::new(),
             max_tokens,
-        });
+        };
+        self.scheduler.waiting.push_back(waiting);
         Ok(id)
     }
 
@@ -144,6 +149,11 @@ impl Engine {
     /// Requests that hold none yet.
     pub fn num_waiting(&self) -> usize {
         self.scheduler.waiting.len()
+    }
+
+    /// Times a running request gave its pages to older ones and started again.
+    pub fn num_preemptions(&self) -> u64 {
+        self.num_preemptions
     }
 
     /// Ends a request early; its pages are free for the next step. An unknown or finished id is no error.
@@ -232,14 +242,18 @@ impl Engine {
         Ok(events)
     }
 
-    /// Starts waiting requests, in order, while their whole length fits beside what is promised already (I8).
+    /// Starts waiting requests, in order, while what they need soon fits beside what is promised already (I8).
     fn admit(&mut self) -> Result<(), EngineError> {
         while self.scheduler.running.len() < self.runner.limits.max_seqs as usize {
             let Some(waiting) = self.scheduler.waiting.pop_front() else {
                 break;
             };
-            match self.runner.start(waiting.max_tokens)? {
-                Some(sequence) => self.scheduler.running.push(Running::new(waiting, sequence)),
+            let promised = waiting.promise(self.admit_new_tokens);
+            match self.runner.start(promised)? {
+                Some(sequence) => self
+                    .scheduler
+                    .running
+                    .push(Running::new(waiting, sequence, promised)),
                 None => {
                     self.scheduler.waiting.push_front(waiting);
                     break;
@@ -275,10 +289,9 @@ impl Engine {
         let mut sampled = self.runner.run(draft)?.1.into_iter();
         for chunk in ran {
             let running = &mut self.scheduler.running[chunk.index];
-            running.settled += chunk.num_tokens;
-            if !running.prefilling() {
-                events.extend(sampled.next().map(|token| event(running, token)));
-            }
+            let wanted_output = running.settled + chunk.num_tokens == running.prompt_len;
+            let next = if wanted_output { sampled.next() } else { None };
+            events.extend(advance(running, chunk.num_tokens, next));
         }
         Ok(())
     }
@@ -287,12 +300,24 @@ impl Engine {
         let mut draft = self.runner.draft(Phase::Decode);
         let mut ran = Vec::new();
         for index in self.scheduler.decoding() {
-            while let Some(running) = self.scheduler.running.get(index) {
+            while let Some(running) = self.scheduler.running.get_mut(index) {
                 let row = Row {
                     sequence: running.sequence,
                     position: running.settled as u32,
                     token: running.tokens[running.settled],
                 };
+                if row.position == running.promised {
+                    let more = running
+                        .promised
+                        .saturating_add(self.admit_new_tokens)
+                        .min(running.max_tokens);
+                    if self.runner.raise(running.sequence, more)? {
+                        running.promised = more;
+                    } else {
+                        self.preempt_youngest()?;
+                        continue;
+                    }
+                }
                 if self.runner.add_row(&mut draft, &row)? {
                     ran.push(index);
                     break;
@@ -306,19 +331,19 @@ impl Engine {
         let sampled = self.runner.run(draft)?.1;
         for (index, token) in ran.into_iter().zip(sampled) {
             let running = &mut self.scheduler.running[index];
-            running.settled += 1;
-            events.push(event(running, token));
+            events.extend(advance(running, 1, Some(token)));
         }
         Ok(())
     }
 
-    /// Takes the pages of the request admitted last; it starts again, with what it has generated so far as part of its prompt.
+    /// Takes the pages of the request admitted last. It waits in front of all others and is recomputed when there is room.
     fn preempt_youngest(&mut self) -> Result<(), EngineError> {
         if self.scheduler.running.len() < 2 {
             // Admission promised a lone request all it may need.
             return Err(EngineError::Busy { found: 1, limit: 0 });
         }
         if let Some(running) = self.scheduler.running.pop() {
+            self.num_preemptions += 1;
             self.runner.sequences.release(running.sequence)?;
             self.scheduler.waiting.push_front(running.into_waiting());
         }
@@ -401,11 +426,17 @@ impl Engine {
     }
 }
 
-fn event(running: &mut Running<SequenceId>, token: u32) -> Event {
-    let finished: Option<FinishReason> = running.push(token);
-    Event {
-        request: running.id,
-        token,
-        finished,
-    }
+fn advance(
+    running: &mut Running<SequenceId>,
+    num_tokens: usize,
+    next: Option<u32>,
+) -> Option<Event> {
+    let request = running.id;
+    running
+        .advance(num_tokens, next)
+        .map(|(token, finished)| Event {
+            request,
+            token,
+            finished,
+        })
 }

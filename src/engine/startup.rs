@@ -353,6 +353,8 @@ impl Engine {
             timings,
             eager: options.eager,
             next_request: 0,
+            admit_new_tokens: options.admit_new_tokens,
+            num_preemptions: 0,
             failure: None,
             runner: Runner {
                 windows: loaded.windows(),

@@ -184,24 +184,7 @@ impl KvSequences {
     /// [`KvError::NeverFits`] when the carve could not hold it even alone; [`KvError::NoRoomNow`] and
     /// [`KvError::NoSlot`] when it must wait for others to finish.
     pub fn create(&mut self, max_tokens: u32) -> Result<SequenceId, KvError> {
-        let need = self.geometry.pages_for(max_tokens);
-        let whole = FreeMemory::empty(self.allocator.layout(), u64::from(self.total_slabs));
-        if !whole.fits(&need) {
-            let longest_tokens = whole.longest_request_tokens(&self.geometry, max_tokens);
-            return Err(KvError::NeverFits {
-                tokens: max_tokens,
-                longest_tokens,
-            });
-        }
-        let together = self
-            .promised
-            .iter()
-            .zip(&need)
-            .map(|(promised, pages)| promised + pages)
-            .collect::<Vec<_>>();
-        if !whole.fits(&together) {
-            return Err(KvError::NoRoomNow { tokens: max_tokens });
-        }
+        let together = self.promise_with(max_tokens, 0)?;
         let slot = self.free_slots.pop().ok_or(KvError::NoSlot {
             sequences: self.sequences.len(),
         })?;
@@ -217,6 +200,43 @@ impl KvSequences {
             slot,
             generation: sequence.generation,
         })
+    }
+
+    /// Raises what a sequence was admitted with to `max_tokens` tokens, by the same function as [`create`](Self::create);
+    /// a lower number changes nothing.
+    ///
+    /// # Errors
+    /// [`KvError::NeverFits`] and [`KvError::NoRoomNow`] as for [`create`](Self::create), [`KvError::UnknownSequence`] for
+    /// a released sequence; the promise then stays what it was.
+    pub fn raise(&mut self, id: SequenceId, max_tokens: u32) -> Result<(), KvError> {
+        let promised_tokens = self.live(id)?.max_tokens;
+        if max_tokens > promised_tokens {
+            self.promised = self.promise_with(max_tokens, promised_tokens)?;
+            live(&mut self.sequences, id)?.max_tokens = max_tokens;
+        }
+        Ok(())
+    }
+
+    /// What is promised when one sequence may have `max_tokens` tokens instead of `instead_of_tokens`, if that fits.
+    fn promise_with(&self, max_tokens: u32, instead_of_tokens: u32) -> Result<Vec<u64>, KvError> {
+        let need = self.geometry.pages_for(max_tokens);
+        let whole = FreeMemory::empty(self.allocator.layout(), u64::from(self.total_slabs));
+        if !whole.fits(&need) {
+            let longest_tokens = whole.longest_request_tokens(&self.geometry, max_tokens);
+            return Err(KvError::NeverFits {
+                tokens: max_tokens,
+                longest_tokens,
+            });
+        }
+        let before = self.geometry.pages_for(instead_of_tokens);
+        let pages = self.promised.iter().zip(&before).zip(&need);
+        let together = pages
+            .map(|((promised, before), need)| promised - before + need)
+            .collect::<Vec<_>>();
+        if !whole.fits(&together) {
+            return Err(KvError::NoRoomNow { tokens: max_tokens });
+        }
+        Ok(together)
     }
 
     /// Grows a sequence by `tokens` tokens of a step being planned, and adds the block-table entries that are new to

@@ -5,7 +5,7 @@
 //! | [`config`](ModelConfig) | sizes and constants, from both generations of Hugging Face configurations |
 //! | [`family`](Family) | what an architecture name implies |
 //! | [`checkpoint`](Checkpoint) | safetensors files through memory maps |
-//! | [`tokenizer`](Tokenizer) | text to ids and back (feature `text`) |
+//! | `tokenizer` | text to ids and back (feature `text`) |
 
 mod checkpoint;
 mod config;

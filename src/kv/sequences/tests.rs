@@ -225,3 +225,58 @@ fn slots_of_the_tables_run_out_with_a_sentence() {
     assert_ne!(again, ids[3]);
     assert!(matches!(kv.settle(again, 1), Err(KvError::Settle { .. })));
 }
+
+#[test]
+fn a_promise_is_raised_while_it_fits_beside_the_others() {
+    let mut kv = sequences(128, 16, 40);
+    let first = kv.create(16).unwrap();
+    kv.grow(first, 16, Phase::Prefill);
+    assert!(matches!(
+        kv.append(first, 1, Phase::Decode, &mut Vec::new()),
+        Err(KvError::BeyondPromise { .. })
+    ));
+    kv.raise(first, 64).unwrap();
+    kv.raise(first, 32).unwrap();
+    for _ in 0..48 {
+        kv.grow(first, 1, Phase::Decode);
+    }
+
+    // What is left is promised to others; then nothing more can be, until they end.
+    let mut others = Vec::new();
+    let refused = loop {
+        match kv.create(16) {
+            Ok(id) => others.push(id),
+            Err(error) => break error,
+        }
+    };
+    if let KvError::NoSlot { .. } = refused {
+        let last = others.pop().unwrap();
+        let mut tokens = 16;
+        while kv.raise(last, tokens + 16).is_ok() {
+            tokens += 16;
+        }
+        others.push(last);
+    }
+    let too_much = 64 + 100 * 16;
+    assert!(matches!(
+        kv.raise(first, too_much),
+        Err(KvError::NoRoomNow { .. } | KvError::NeverFits { .. })
+    ));
+    for id in others {
+        kv.release(id).unwrap();
+    }
+    kv.raise(first, 80).unwrap();
+    kv.release(first).unwrap();
+    assert!(kv.raise(first, 96).is_err(), "a released sequence");
+    assert_eq!(
+        kv.allocator().free_slabs(),
+        38,
+        "promises leave nothing behind"
+    );
+    // All of it can be promised again: what was raised has been taken back as a whole.
+    let longest = (1..).take_while(|tokens| {
+        let fits = kv.create(*tokens);
+        fits.map(|id| kv.release(id).unwrap()).is_ok()
+    });
+    assert!(longest.last().unwrap() > 64);
+}
