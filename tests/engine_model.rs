@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use neap::model::{Checkpoint, ModelConfig, RopeScaling, WeightLayout};
+use neap::kv::{Geometry, KvDtype, PageSize};
+use neap::model::{Checkpoint, ModelConfig, ModelProgram, RopeScaling, WeightLayout};
 use serde_json::{Value, json};
 
 fn bundled() -> PathBuf {
@@ -214,6 +215,61 @@ fn weights_are_fused_and_cover_the_checkpoint_once() {
         end_bytes = piece.offset_bytes + checkpoint.bytes(&piece.tensor).len() as u64;
     }
     assert_eq!(end_bytes, layout.total_bytes);
+}
+
+#[test]
+fn the_layer_program_follows_the_configuration() {
+    let config = ModelConfig::from_dir(&bundled()).expect("loads");
+    let weights =
+        WeightLayout::plan(&config, &Checkpoint::open(&bundled()).expect("opens")).expect("plans");
+    let program = |config: &ModelConfig| {
+        let page_size = PageSize::new(16).expect("a page size");
+        let geometry =
+            Geometry::from_config(&config.text, page_size, KvDtype::Bf16).expect("a geometry");
+        ModelProgram::new(config, &geometry, &weights).expect("a program")
+    };
+    let hybrid = program(&config);
+    let facts: Vec<_> = hybrid
+        .layers
+        .iter()
+        .map(|layer| {
+            (
+                layer.group,
+                layer.layer_in_group,
+                layer.window,
+                hybrid.ropes[layer.rope].theta,
+            )
+        })
+        .collect();
+    for (index, found) in facts[..5].iter().enumerate() {
+        assert_eq!(*found, (1, index as u32, Some(64), 1e4));
+    }
+    assert_eq!(facts[5], (0, 0, None, 1e6));
+    // The last layer's add belongs to the output norm.
+    let steps: Vec<_> = hybrid
+        .layers
+        .iter()
+        .map(|layer| layer.steps.len())
+        .collect();
+    assert_eq!(
+        (steps, hybrid.prologue.len(), hybrid.epilogue.len()),
+        (vec![9, 9, 9, 9, 9, 8], 2, 3)
+    );
+
+    // A window as long as the model's limit hides nothing, so the layers join the full group, but they keep their RoPE.
+    let mut wide = config.clone();
+    wide.text["sliding_window"] = config.max_position_embeddings.into();
+    let wide = program(&wide);
+    for (index, layer) in wide.layers.iter().enumerate() {
+        assert_eq!(
+            (layer.group, layer.layer_in_group, layer.window),
+            (0, index as u32, None)
+        );
+        assert_eq!(
+            wide.ropes[layer.rope].theta,
+            if index == 5 { 1e6 } else { 1e4 }
+        );
+    }
 }
 
 #[test]

@@ -85,6 +85,30 @@ impl Goldens {
         error.as_f64().expect("the figure is in the goldens") as f32
     }
 
+    /// Worst logit difference at the last prompt position, and over all steps that `rows` covers and the goldens hold.
+    fn logit_errors(&self, prompt: &str, rows: &[Vec<f32>]) -> (f32, f32) {
+        let last = max_error(
+            &rows[0],
+            &self.f32s(&format!("{prompt}.prompt_last_logits")),
+        );
+        let full = self.f32s(&format!("{prompt}.step_full_logits"));
+        let full = full.chunks_exact(rows[0].len()).zip([0, 1, 23, 47]);
+        let mut steps = full
+            .filter(|(_, step)| *step < rows.len())
+            .map(|(golden, step)| max_error(&rows[step], golden))
+            .fold(0.0, f32::max);
+        let top_ids = self.ids(&format!("{prompt}.step_topk_ids"));
+        let top_logits = self.f32s(&format!("{prompt}.step_topk_logits"));
+        for (row, (ids, golden)) in rows
+            .iter()
+            .zip(top_ids.chunks_exact(20).zip(top_logits.chunks_exact(20)))
+        {
+            let found: Vec<f32> = ids.iter().map(|id| row[*id as usize]).collect();
+            steps = steps.max(max_error(&found, golden));
+        }
+        (last, steps)
+    }
+
     /// Golden top-1 minus top-2 logit of every step.
     fn margins(&self, prompt: &str) -> Vec<f32> {
         self.f32s(&format!("{prompt}.step_topk_logits"))
@@ -127,26 +151,8 @@ fn teacher_forced_logits_stay_within_the_bf16_rule() {
             .logits_for(&ids, &decoded[..STEPS - 1])
             .expect("runs");
         assert_eq!(rows.len(), STEPS);
-        let (allowed, vocab) = (ERROR_RATIO * goldens.bf16_error(prompt), rows[0].len());
-
-        let last = max_error(
-            &rows[0],
-            &goldens.f32s(&format!("{prompt}.prompt_last_logits")),
-        );
-        let full = goldens.f32s(&format!("{prompt}.step_full_logits"));
-        let full = full.chunks_exact(vocab).zip([0, 1, 23, 47]);
-        let mut steps = full
-            .map(|(golden, step)| max_error(&rows[step], golden))
-            .fold(0.0, f32::max);
-        let top_ids = goldens.ids(&format!("{prompt}.step_topk_ids"));
-        let top_logits = goldens.f32s(&format!("{prompt}.step_topk_logits"));
-        for (row, (ids, golden)) in rows
-            .iter()
-            .zip(top_ids.chunks_exact(20).zip(top_logits.chunks_exact(20)))
-        {
-            let found: Vec<f32> = ids.iter().map(|id| row[*id as usize]).collect();
-            steps = steps.max(max_error(&found, golden));
-        }
+        let allowed = ERROR_RATIO * goldens.bf16_error(prompt);
+        let (last, steps) = goldens.logit_errors(prompt, &rows);
         println!(
             "{prompt}: last position {last:.4}, all steps {steps:.4}, Hugging Face bf16 {:.4}, allowed {allowed:.4}",
             goldens.bf16_error(prompt)
@@ -202,6 +208,67 @@ fn the_twin_agrees_with_hugging_face() {
             (0.4..2.5).contains(&(rounded / theirs)),
             "{prompt}: {rounded} against {theirs}"
         );
+    }
+}
+
+#[test]
+fn the_rule_notices_the_mistakes_it_is_for() {
+    let goldens = Goldens::load();
+    let worst_ratio = |edit: &dyn Fn(&mut Value)| {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let source = bundled();
+        let mut config: Value =
+            serde_json::from_slice(&std::fs::read(source.join("config.json")).expect("readable"))
+                .expect("parses");
+        edit(&mut config);
+        std::fs::write(dir.path().join("config.json"), config.to_string()).expect("writes");
+        std::fs::copy(
+            source.join("model.safetensors"),
+            dir.path().join("model.safetensors"),
+        )
+        .expect("copies");
+        let options = EngineOptions {
+            max_seqs: 1,
+            ..EngineOptions::default()
+        };
+        let mut engine = Engine::load(&device(), dir.path(), &options, &mut |_| {}).expect("loads");
+        let ratio = |prompt: &&str| {
+            let ids = goldens.ids(&format!("{prompt}.input_ids"));
+            let decoded = goldens.ids(&format!("{prompt}.decoded_ids"));
+            let rows = engine.logits_for(&ids, &decoded[..12]).expect("runs");
+            goldens.logit_errors(prompt, &rows).1 / goldens.bf16_error(prompt)
+        };
+        ["len64", "len65", "len200"]
+            .iter()
+            .map(ratio)
+            .fold(0.0, f32::max)
+    };
+    let right = worst_ratio(&|_| {});
+    println!("as it is: {right:.2} of Hugging Face's bf16 error");
+    assert!(right <= ERROR_RATIO);
+    let all =
+        |kind: &'static str| move |config: &mut Value| config["layer_types"] = vec![kind; 6].into();
+    let theta = |kind: &'static str, theta: f64| {
+        move |config: &mut Value| config["rope_parameters"][kind]["rope_theta"] = theta.into()
+    };
+    let mistakes: [(&str, &dyn Fn(&mut Value)); 7] = [
+        ("window 63", &|config| config["sliding_window"] = 63.into()),
+        ("window 65", &|config| config["sliding_window"] = 65.into()),
+        ("all layers sliding", &all("sliding_attention")),
+        ("all layers full", &all("full_attention")),
+        (
+            "global base on sliding layers",
+            &theta("sliding_attention", 1e6),
+        ),
+        ("local base on full layers", &theta("full_attention", 1e4)),
+        ("attention scale of another width", &|config| {
+            config["query_pre_attn_scalar"] = 192.into()
+        }),
+    ];
+    for (name, edit) in mistakes {
+        let ratio = worst_ratio(edit);
+        println!("{name}: {ratio:.2}");
+        assert!(ratio > ERROR_RATIO, "{name} goes unnoticed: {ratio}");
     }
 }
 

@@ -65,6 +65,7 @@ impl Engine {
     ) -> Result<Vec<Vec<Vec<f32>>>, EngineError> {
         self.check_usable()?;
         for forced in sequences {
+            self.check_prompt(forced.prompt)?;
             self.check_prompt(&[forced.prompt, forced.continuation].concat())?;
         }
         let lengths: Vec<u32> = sequences
