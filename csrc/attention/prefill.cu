@@ -220,20 +220,30 @@ __device__ __forceinline__ void prefill_item(const PrefillAttentionParams& p, co
     }
   }
 
+  // The warp's own rows of Q have served: they take its output, so that it leaves in 16-byte stores of whole rows.
+  uint8_t* staged = shared + warp * 16 * Rows::kRowBytes;
   const float sink = p.sinks != nullptr ? bf16_to_float(p.sinks[head]) * kLog2E : negative_infinity();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     l[half] += __shfl_xor_sync(kAllLanes, l[half], 1);
     l[half] += __shfl_xor_sync(kAllLanes, l[half], 2);
-    const uint32_t row = first_row + 8 * half;
-    if (row >= item.num_rows) continue;
     const float reference = finite_max(fmaxf(m[half], sink)), keep = state_weight(m[half], reference);
     const float total = fmaf(l[half], keep, state_weight(sink, reference));
     const float inverse = total > 0.0f ? keep / total : 0.0f;
-    bf16* out = p.out + (static_cast<uint64_t>(item.row0 + row) * p.num_q_heads + head) * kD + 2 * t;
 #pragma unroll
     for (int n = 0; n < kD / 8; ++n)
-      *reinterpret_cast<uint32_t*>(out + n * 8) = pack_bf16x2(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
+      *reinterpret_cast<uint32_t*>(staged + Rows::offset(g + 8 * half, n) + 4 * t) =
+          pack_bf16x2(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
+  }
+  __syncwarp();
+#pragma unroll
+  for (uint32_t pass = 0; pass < 16 * Rows::kChunks / 32; ++pass) {
+    const uint32_t local = (pass * 32 + lane) / Rows::kChunks, chunk = lane % Rows::kChunks, row = warp * 16 + local;
+    const uint4 packed = *reinterpret_cast<const uint4*>(staged + Rows::offset(local, chunk));
+    if (row < item.num_rows) {
+      const uint64_t out_row = static_cast<uint64_t>(item.row0 + row) * p.num_q_heads + head;
+      *reinterpret_cast<uint4*>(p.out + out_row * kD + chunk * 8) = packed;
+    }
   }
   cp_async_wait<0>();
   __syncthreads();  // before the next item refills the tiles

@@ -4,6 +4,7 @@
 //! `NEAP_TEST_SEED` sets it.
 #![allow(dead_code)]
 
+pub mod attention;
 pub mod oracle;
 pub mod paged;
 pub mod random;
@@ -34,13 +35,30 @@ pub struct Rig {
 
 impl Rig {
     pub fn new() -> Rig {
+        Rig::open(Profile::named("tiny").expect("a known profile"))
+    }
+
+    /// An emulated device that counts sectors and bank passes, with its ordinal; `None` on a GPU, which cannot.
+    pub fn counting() -> Option<(Rig, u32)> {
+        let mut profile = Profile::named("tiny").expect("a known profile");
+        profile.counters = true;
+        let rig = Rig::open(profile);
+        let emulated = rig.context.device().driver().is_emulator();
+        let ordinal = rig.context.device().ordinal();
+        if !emulated {
+            println!("skipped: only the emulator counts");
+        }
+        emulated.then_some((rig, ordinal))
+    }
+
+    /// The device the environment names; `emulated` says what it is when it is an emulated one.
+    fn open(emulated: Profile) -> Rig {
         let device = match std::env::var("NEAP_TEST_DEVICE").as_deref() {
             Ok("cuda") => Driver::cuda()
                 .and_then(|driver| driver.device(0))
                 .expect("NEAP_TEST_DEVICE=cuda needs a GPU"),
             Ok("emu") | Err(_) => {
-                let ordinal =
-                    emulator::add_device(Profile::named("tiny").expect("a known profile"));
+                let ordinal = emulator::add_device(emulated);
                 Driver::emulator().device(ordinal).expect("just added")
             }
             Ok(other) => panic!("NEAP_TEST_DEVICE is {other:?}, it must be `cuda` or `emu`"),
@@ -74,6 +92,11 @@ impl Rig {
         );
         self.used_bytes.set(end);
         self.arena.base().add(begin)
+    }
+
+    /// Forgets every array: their memory is handed out again.
+    pub fn reset(&self) {
+        self.used_bytes.set(0);
     }
 
     /// An array with the given values.
