@@ -180,7 +180,3 @@ pub fn bits<T: Pod>(values: &[T]) -> Vec<u8> {
 pub fn to_f32(values: &[bf16]) -> Vec<f32> {
     values.iter().map(|value| value.to_f32()).collect()
 }
-
-pub fn to_bf16(values: &[f32]) -> Vec<bf16> {
-    values.iter().map(|&value| bf16::from_f32(value)).collect()
-}
