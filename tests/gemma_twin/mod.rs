@@ -171,15 +171,32 @@ impl Twin {
 
     /// Logits `[vocab]` at the last position.
     pub fn last_logits(&self, ids: &[u32], precision: Precision) -> Vec<f32> {
-        let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
+        self.logits(ids, ids.len() - 1, precision)
+    }
+
+    /// Logits `[positions from first on, vocab]`.
+    pub fn logits(&self, ids: &[u32], first: usize, precision: Precision) -> Vec<f32> {
+        let config = &self.config;
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size as usize);
         let states = self.forward(ids, precision);
-        let last = &states.final_norm[(ids.len() - 1) * hidden as usize..];
-        matmul(
-            last,
-            &self.weight("model.embed_tokens.weight", &[vocab, hidden]),
-            hidden as usize,
+        let head = if config.tied_lm_head {
+            "model.embed_tokens.weight"
+        } else {
+            "lm_head.weight"
+        };
+        let weight = self.weight(head, &[vocab, config.hidden_size]);
+        let mut logits = matmul(
+            &states.final_norm[first * hidden..],
+            &weight,
+            hidden,
             precision,
-        )
+        );
+        if let Some(cap) = config.final_softcap.map(f64::from) {
+            for logit in &mut logits {
+                *logit = precision.store(cap * (f64::from(*logit) / cap).tanh());
+            }
+        }
+        logits
     }
 
     /// `x / rms(x) * (1 + weight)` over rows of `weight`'s length.
