@@ -79,15 +79,13 @@ pub fn embed(out: &Path) -> Result<(), String> {
         let terminated = stem.with_extension("ptx.nul");
         write_if_changed(&terminated, &[text.as_bytes(), b"\0"].concat())?;
         let fatbin = stem.with_extension("fatbin");
-        let packed = match &toolkit {
-            Some(toolkit) => {
-                if changed || !fatbin.is_file() {
-                    toolkit.pack(&ptx, &fatbin)?;
-                }
-                format!("Some(include_bytes!({fatbin:?}))")
+        let mut packed = "None".to_owned();
+        if let Some(toolkit) = &toolkit {
+            let fresh = !changed && fatbin.is_file();
+            if fresh || toolkit.pack(&ptx, &fatbin)? {
+                packed = format!("Some(include_bytes!({fatbin:?}))");
             }
-            None => "None".to_owned(),
-        };
+        }
         writeln!(
             table,
             "    Image {{ name: {name:?}, ptx: include_bytes!({terminated:?}), fatbin: {packed} }},"

@@ -22,30 +22,42 @@ const PTX_VERSIONS: [&str; 7] = ["7.0", "7.1", "7.4", "7.8", "8.0", "8.3", "9.0"
 /// The CUDA compiler and the tools beside it.
 pub struct Toolkit {
     bin: PathBuf,
+    named: bool,
     architectures: Vec<&'static str>,
 }
 
 impl Toolkit {
     /// Looks in `NEAP_NVCC` (which must then be right; empty or `none` means "use no nvcc"), `CUDA_HOME`,
     /// `CUDA_PATH`, `PATH`, and the site-packages of the active virtual environment and of the `python3` on `PATH`.
-    /// Nothing is run to find it but the nvcc found.
+    /// Nothing is run to find it but the nvcc found. One that was not named and does not work is passed over with a warning.
     pub fn find() -> Result<Option<Toolkit>, String> {
         for variable in ["NEAP_NVCC", "CUDA_HOME", "CUDA_PATH"] {
             println!("cargo:rerun-if-env-changed={variable}");
         }
-        let nvcc = match env::var_os("NEAP_NVCC") {
+        let (nvcc, named) = match env::var_os("NEAP_NVCC") {
             Some(named) if named.is_empty() || named == "none" => return Ok(None),
-            Some(named) if Path::new(&named).is_file() => PathBuf::from(named),
+            Some(named) if Path::new(&named).is_file() => (PathBuf::from(named), true),
             Some(named) => {
                 return Err(format!(
                     "NEAP_NVCC is {named:?}, which is not a file: point it at nvcc, or set it to `none` to use csrc/prebuilt"
                 ));
             }
             None => match search() {
-                Some(found) => found,
+                Some(found) => (found, false),
                 None => return Ok(None),
             },
         };
+        match Toolkit::at(&nvcc, named) {
+            Ok(toolkit) => Ok(Some(toolkit)),
+            Err(error) if named => Err(error),
+            Err(error) => {
+                println!("cargo:warning=not using {}: {error}", nvcc.display());
+                Ok(None)
+            }
+        }
+    }
+
+    fn at(nvcc: &Path, named: bool) -> Result<Toolkit, String> {
         let bin = nvcc
             .parent()
             .expect("a file has a parent directory")
@@ -53,18 +65,22 @@ impl Toolkit {
         for tool in ["ptxas", "fatbinary"] {
             if !bin.join(tool).is_file() {
                 return Err(format!(
-                    "{} has no {tool} beside it: name a whole CUDA toolkit in NEAP_NVCC, or set it to `none`",
+                    "there is no {tool} beside {}: name a whole CUDA toolkit in NEAP_NVCC, or set it to `none`",
                     nvcc.display()
                 ));
             }
         }
-        let known = run(Command::new(&nvcc).arg("--list-gpu-code"))?;
+        let known = run(Command::new(nvcc).arg("--list-gpu-code"))?;
         let architectures = ARCHITECTURES
             .iter()
             .filter(|(_, code)| known.split_whitespace().any(|word| word == *code))
             .map(|(name, _)| *name)
             .collect();
-        Ok(Some(Toolkit { bin, architectures }))
+        Ok(Toolkit {
+            bin,
+            named,
+            architectures,
+        })
     }
 
     /// Compiles one CUDA source to PTX whose `.version` is the least ptxas takes it with, so that drivers
@@ -92,8 +108,20 @@ impl Toolkit {
         Err(refusal)
     }
 
-    /// Packs `ptx` and a cubin for each architecture this toolkit knows into `fatbin`, uncompressed.
-    pub fn pack(&self, ptx: &Path, fatbin: &Path) -> Result<(), String> {
+    /// Packs `ptx` and a cubin for each architecture this toolkit knows into `fatbin`, uncompressed. False when a toolkit that was
+    /// not named cannot: drivers then compile the PTX themselves.
+    pub fn pack(&self, ptx: &Path, fatbin: &Path) -> Result<bool, String> {
+        match self.try_pack(ptx, fatbin) {
+            Ok(()) => Ok(true),
+            Err(error) if self.named => Err(error),
+            Err(error) => {
+                println!("cargo:warning=no fatbin for {}: {error}", ptx.display());
+                Ok(false)
+            }
+        }
+    }
+
+    fn try_pack(&self, ptx: &Path, fatbin: &Path) -> Result<(), String> {
         let mut images = Vec::new();
         for architecture in &self.architectures {
             let cubin = fatbin.with_extension(format!("{architecture}.cubin"));
