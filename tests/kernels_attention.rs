@@ -260,3 +260,55 @@ fn decode_and_prefill_agree() {
         }
     }
 }
+
+/// Beyond 8192 keys splits double in size to stay within the merge's 32.
+#[test]
+fn long_rows_decode_in_larger_splits() {
+    let (rig, mut random) = (Rig::new(), Random::new("long_rows_decode_in_larger_splits"));
+    let lengths = [8192, 8193, 9000];
+    let case = Case::random(&mut random, shape(2, 1, 64, None, 0.0), &lengths, true);
+    let found = case.decode(&rig, &mut random, &[0, 1, 2], 3, 32, Surroundings::Nan);
+    for (sequence, &len) in lengths.iter().enumerate() {
+        let oracle = case.twin::<f64>(sequence, len - 1);
+        let naive = case.twin::<f32>(sequence, len - 1);
+        compare(
+            &format!("kv_len {len}"),
+            &to_f32(&found[sequence]),
+            &naive,
+            &oracle,
+        );
+    }
+}
+
+/// More items than blocks: each block goes on to further items, and no item's state leaks into the next.
+#[test]
+fn blocks_take_several_items() {
+    let (rig, mut random) = (Rig::new(), Random::new("blocks_take_several_items"));
+    let case = Case::random(
+        &mut random,
+        shape(2, 1, 64, Some(8), 0.0),
+        &[1, 5, 11, 40],
+        true,
+    );
+    let alone: Vec<_> = (0..4)
+        .map(|sequence| {
+            bits(&case.decode(&rig, &mut random, &[sequence], 1, 4, Surroundings::Nan)[0])
+        })
+        .collect();
+    let many: Vec<usize> = (0..1100).map(|row| row % 4).collect();
+    let found = case.decode(&rig, &mut random, &many, 1100, 4, Surroundings::Noise);
+    for (row, found) in found.iter().enumerate() {
+        assert!(bits(found) == alone[row % 4], "row {row}");
+    }
+
+    let whole = case.prefill(&rig, &mut random, &[(3, 0, 40)], 0, 4, Surroundings::Nan);
+    let width = whole[0].len() / 40;
+    let chunks: Vec<_> = (0..1100)
+        .map(|chunk| (3, chunk % 40, chunk % 40 + 1))
+        .collect();
+    let found = case.prefill(&rig, &mut random, &chunks, 0, 4, Surroundings::Noise);
+    for (found, &(_, from, _)) in found.iter().zip(&chunks) {
+        let expected = &whole[0][from as usize * width..][..width];
+        assert_eq!(bits(found), bits(expected), "position {from}");
+    }
+}

@@ -101,8 +101,7 @@ impl Case {
         slots: usize,
     ) -> PagedKv {
         let tokens: u32 = stored.iter().map(|&(_, _, first, end)| end - first).sum();
-        let longest = stored.iter().map(|&(.., end)| end).max().unwrap_or(0);
-        let pages = (tokens / page_size + 2 * stored.len() as u32 + 3).max(longest / page_size + 2);
+        let pages = tokens / page_size + 2 * stored.len() as u32 + 3;
         let Attention {
             num_kv_heads,
             head_dim,
@@ -120,14 +119,14 @@ impl Case {
         if around == Surroundings::Nan {
             kv.fill_with_nan(rig);
         }
-        for &(sequence, slot, first, end) in stored {
-            if first < end {
-                kv.assign(slot, first, end);
-                let at = first as usize * self.kv_width()..end as usize * self.kv_width();
-                let Sequence { k, v, .. } = &self.sequences[sequence];
-                kv.store(rig, LAYER, slot, first, &k[at.clone()], &v[at]);
-            }
+        let mut parts = Vec::new();
+        for &(sequence, slot, first, end) in stored.iter().filter(|(.., first, end)| first < end) {
+            kv.assign(slot, first, end);
+            let at = first as usize * self.kv_width()..end as usize * self.kv_width();
+            let Sequence { k, v, .. } = &self.sequences[sequence];
+            parts.push((slot, first, &k[at.clone()], &v[at]));
         }
+        kv.store(rig, LAYER, &parts);
         kv
     }
 

@@ -53,13 +53,13 @@ impl PagedKv {
             num_kv_heads,
             head_dim,
             num_layers,
-            columns: pages,
+            columns: 1,
             layer_stride,
             layer_page_bytes,
             arena,
             arena_bytes,
             free_entries,
-            tables: vec![vec![FORBIDDEN_ENTRY; pages as usize]; seq_slots],
+            tables: vec![Vec::new(); seq_slots],
         };
         kv.fill(rig, random.normals_bf16((arena_bytes / 2) as usize, 100.0));
         kv
@@ -106,8 +106,11 @@ impl PagedKv {
 
     /// Gives sequence `seq_slot` scattered pages for the tokens `first..end`.
     pub fn assign(&mut self, seq_slot: usize, first: u32, end: u32) {
-        for column in first / self.page_size..end.div_ceil(self.page_size) {
-            let entry = &mut self.tables[seq_slot][column as usize];
+        let columns = end.div_ceil(self.page_size);
+        self.columns = self.columns.max(columns + 1);
+        let table = &mut self.tables[seq_slot];
+        table.resize(table.len().max(columns as usize), FORBIDDEN_ENTRY);
+        for entry in &mut table[(first / self.page_size) as usize..columns as usize] {
             if *entry == FORBIDDEN_ENTRY {
                 *entry = self.free_entries.pop().expect("the test made enough pages");
             }
@@ -137,24 +140,18 @@ impl PagedKv {
         (bytes / 2) as usize
     }
 
-    /// Writes tokens `first..` of a sequence from k, v: [tokens, Hkv, D], by the host.
-    pub fn store(
-        &self,
-        rig: &Rig,
-        layer: u32,
-        seq_slot: usize,
-        first: u32,
-        k: &[bf16],
-        v: &[bf16],
-    ) {
+    /// Writes tokens from the host: of each (sequence slot, first token, k, v), k and v being [tokens, Hkv, D].
+    pub fn store(&self, rig: &Rig, layer: u32, parts: &[(usize, u32, &[bf16], &[bf16])]) {
         let (heads, dim) = (self.num_kv_heads as usize, self.head_dim as usize);
         let mut contents = self.contents(rig);
-        for (is_value, tensor) in [(false, k), (true, v)] {
-            for (token, rows) in (first..).zip(tensor.chunks_exact(heads * dim)) {
-                let slot = self.slot(seq_slot, token);
-                for (head, row) in (0u32..).zip(rows.chunks_exact(dim)) {
-                    let at = self.row_index(layer, slot, head, is_value);
-                    contents[at..at + dim].copy_from_slice(row);
+        for &(seq_slot, first, k, v) in parts {
+            for (is_value, tensor) in [(false, k), (true, v)] {
+                for (token, rows) in (first..).zip(tensor.chunks_exact(heads * dim)) {
+                    let slot = self.slot(seq_slot, token);
+                    for (head, row) in (0u32..).zip(rows.chunks_exact(dim)) {
+                        let at = self.row_index(layer, slot, head, is_value);
+                        contents[at..at + dim].copy_from_slice(row);
+                    }
                 }
             }
         }
@@ -163,6 +160,14 @@ impl PagedKv {
 
     /// The block tables, [seq_slots, columns].
     pub fn upload_tables(&self, rig: &Rig) -> Array<u32> {
-        rig.upload(&self.tables.concat())
+        let mut all = Vec::new();
+        for table in &self.tables {
+            all.extend(table);
+            all.resize(
+                all.len() + self.columns as usize - table.len(),
+                FORBIDDEN_ENTRY,
+            );
+        }
+        rig.upload(&all)
     }
 }
