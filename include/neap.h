@@ -328,7 +328,7 @@ const char *neap_version(void);
 // first call with `capacity` 0 asks for the size.
 //
 // # Safety
-// `engine` is a live engine; `text` is NUL-terminated; `ids` points to `capacity` elements; `count` is writable.
+// `engine` is a live engine; `text_utf8` is NUL-terminated; `ids` points to `capacity` elements; `count` is writable.
 NeapStatus neap_tokenize(const struct NeapEngine *engine,
                          const char *text_utf8,
                          uint32_t *ids,

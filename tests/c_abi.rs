@@ -1,9 +1,18 @@
 //! The C ABI from C: examples/generate.c, linked with the README's line, writes the tokens the command line writes.
 
+use std::ffi::{CStr, CString, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::ptr::{null, null_mut};
 
+use neap::capi::{
+    NeapCarve, NeapDevice, NeapDeviceInfo, NeapEngine, NeapEngineOptions, NeapFinish,
+    NeapGenerateOptions, NeapPool, NeapStatus, neap_detokenize, neap_device_close,
+    neap_device_info, neap_device_open, neap_engine_carve, neap_engine_close, neap_engine_load,
+    neap_engine_options_init, neap_engine_pool, neap_generate, neap_generate_options_init,
+    neap_last_error, neap_tokenize,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -152,4 +161,268 @@ fn the_c_example_is_clean_under_memcheck() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+fn last_error() -> String {
+    // SAFETY: the text is NUL-terminated and lives until this thread's next failure.
+    unsafe { CStr::from_ptr(neap_last_error()) }
+        .to_str()
+        .expect("UTF-8")
+        .to_owned()
+}
+
+/// A device and an engine through the C functions, closed by `close`.
+struct Opened {
+    device: *mut NeapDevice,
+    engine: *mut NeapEngine,
+}
+
+impl Opened {
+    fn new() -> Opened {
+        let (mut device, mut engine) = (null_mut(), null_mut());
+        // SAFETY: a NUL-terminated text and the address of a local.
+        assert_eq!(
+            unsafe { neap_device_open(c"emu:tiny".as_ptr(), &mut device) },
+            NeapStatus::Ok
+        );
+        // SAFETY: all-zero bytes are a value of the struct.
+        let mut options: NeapEngineOptions = unsafe { std::mem::zeroed() };
+        options.struct_size = size_of::<NeapEngineOptions>();
+        // SAFETY: the struct has the size it states.
+        assert_eq!(
+            unsafe { neap_engine_options_init(&mut options) },
+            NeapStatus::Ok
+        );
+        options.max_seqs = 1;
+        options.max_chunk_tokens = 16;
+        let model = CString::new(MODEL).expect("no NUL");
+        // SAFETY: a live device, a NUL-terminated text, a whole struct, no callback, the address of a local.
+        let status = unsafe {
+            neap_engine_load(
+                device,
+                model.as_ptr(),
+                &options,
+                None,
+                null_mut(),
+                &mut engine,
+            )
+        };
+        assert_eq!(status, NeapStatus::Ok, "{}", last_error());
+        Opened { device, engine }
+    }
+
+    /// Closes both and asserts that the emulator has no object left.
+    fn close(self) {
+        // SAFETY: a live engine that nothing uses any more.
+        assert_eq!(unsafe { neap_engine_close(self.engine) }, NeapStatus::Ok);
+        // SAFETY: all-zero bytes are a value of the struct.
+        let mut info: NeapDeviceInfo = unsafe { std::mem::zeroed() };
+        info.struct_size = size_of::<NeapDeviceInfo>();
+        // SAFETY: a live device and a whole struct.
+        assert_eq!(
+            unsafe { neap_device_info(self.device, &mut info) },
+            NeapStatus::Ok
+        );
+        assert_eq!(
+            (info.live_objects, info.is_emulator, info.total_bytes),
+            (0, 1, 512 << 20)
+        );
+        // SAFETY: a live device that nothing uses any more.
+        assert_eq!(unsafe { neap_device_close(self.device) }, NeapStatus::Ok);
+    }
+}
+
+#[test]
+fn text_goes_to_ids_and_back() {
+    let opened = Opened::new();
+    let mut count = 0;
+    // SAFETY: a live engine, a NUL-terminated text, no room asked for, the address of a local.
+    let status = unsafe {
+        neap_tokenize(
+            opened.engine,
+            c"In the beginning".as_ptr(),
+            null_mut(),
+            0,
+            &mut count,
+        )
+    };
+    assert_eq!((status, count), (NeapStatus::Ok, 5), "{}", last_error());
+    let mut ids = vec![u32::MAX; count + 1];
+    // SAFETY: as above, with room for `count` ids.
+    let status = unsafe {
+        neap_tokenize(
+            opened.engine,
+            c"In the beginning".as_ptr(),
+            ids.as_mut_ptr(),
+            count,
+            &mut count,
+        )
+    };
+    assert_eq!((status, ids[0], ids[5]), (NeapStatus::Ok, 2, u32::MAX));
+
+    let mut text = [b'?'; 32];
+    let mut length = 0;
+    // SAFETY: a live engine, `count` ids, a buffer of the size given, the address of a local.
+    let status = unsafe {
+        neap_detokenize(
+            opened.engine,
+            ids.as_ptr(),
+            count,
+            text.as_mut_ptr().cast(),
+            text.len(),
+            &mut length,
+        )
+    };
+    assert_eq!(
+        (status, &text[..=length]),
+        (NeapStatus::Ok, &b"In the beginning\0"[..])
+    );
+    let before = text;
+    // SAFETY: as above; one byte too little room, so nothing may be written.
+    let status = unsafe {
+        neap_detokenize(
+            opened.engine,
+            ids.as_ptr(),
+            count,
+            text.as_mut_ptr().cast(),
+            length,
+            &mut length,
+        )
+    };
+    assert_eq!((status, length, text), (NeapStatus::Ok, 16, before));
+    opened.close();
+}
+
+/// Stores what it is called with; asks to stop at the second token.
+unsafe extern "C" fn stop_at_the_second(user: *mut c_void, token: u32) -> i32 {
+    // SAFETY: the test passes a Vec<u32> that lives through the call.
+    let seen = unsafe { &mut *user.cast::<Vec<u32>>() };
+    seen.push(token);
+    i32::from(seen.len() == 2)
+}
+
+#[test]
+fn a_callback_stops_the_generation_and_the_engine_goes_on() {
+    let opened = Opened::new();
+    let prompt = [2_u32, 264];
+    let generate = || {
+        let mut seen: Vec<u32> = Vec::new();
+        let mut finish = NeapFinish::Length;
+        // SAFETY: a live engine, two ids, default options, a callback with its Vec, the address of a local.
+        let status = unsafe {
+            let user = (&raw mut seen).cast();
+            neap_generate(
+                opened.engine,
+                prompt.as_ptr(),
+                2,
+                null(),
+                Some(stop_at_the_second),
+                user,
+                &mut finish,
+            )
+        };
+        assert_eq!(
+            (status, finish),
+            (NeapStatus::Ok, NeapFinish::Callback),
+            "{}",
+            last_error()
+        );
+        seen
+    };
+    let first = generate();
+    assert_eq!((first.len(), generate()), (2, first));
+    opened.close();
+}
+
+#[test]
+fn misuse_is_answered_with_a_sentence() {
+    let mut device = null_mut();
+    // SAFETY: null is answered, not read.
+    assert_eq!(
+        unsafe { neap_device_open(null(), &mut device) },
+        NeapStatus::InvalidArgument
+    );
+    assert!(last_error().contains("name is null"), "{}", last_error());
+    // SAFETY: NUL-terminated, but not UTF-8.
+    assert_eq!(
+        unsafe { neap_device_open(c"\xff".as_ptr(), &mut device) },
+        NeapStatus::InvalidArgument
+    );
+    assert!(last_error().contains("UTF-8"), "{}", last_error());
+    // SAFETY: NUL-terminated.
+    assert_eq!(
+        unsafe { neap_device_open(c"abacus".as_ptr(), &mut device) },
+        NeapStatus::InvalidArgument
+    );
+    assert!(last_error().contains("emu:PROFILE"), "{}", last_error());
+    assert!(device.is_null());
+    // SAFETY: null is accepted.
+    assert_eq!(unsafe { neap_engine_close(null_mut()) }, NeapStatus::Ok);
+    // SAFETY: null is accepted.
+    assert_eq!(unsafe { neap_device_close(null_mut()) }, NeapStatus::Ok);
+
+    let opened = Opened::new();
+    // SAFETY: all-zero bytes are a value of the struct.
+    let mut carve: NeapCarve = unsafe { std::mem::zeroed() };
+    // SAFETY: a live engine and a whole struct whose size was never set.
+    assert_eq!(
+        unsafe { neap_engine_carve(opened.engine, &mut carve) },
+        NeapStatus::InvalidArgument
+    );
+    assert!(
+        last_error().contains("NeapCarve.struct_size is 0"),
+        "{}",
+        last_error()
+    );
+    carve.struct_size = size_of::<NeapCarve>();
+    // SAFETY: a live engine and a whole struct.
+    assert_eq!(
+        unsafe { neap_engine_carve(opened.engine, &mut carve) },
+        NeapStatus::Ok
+    );
+    assert_eq!((carve.num_pools, carve.page_size), (2, 16));
+    // SAFETY: all-zero bytes are a value of the struct.
+    let mut pool: NeapPool = unsafe { std::mem::zeroed() };
+    pool.struct_size = size_of::<NeapPool>();
+    // SAFETY: a live engine and a whole struct.
+    assert_eq!(
+        unsafe { neap_engine_pool(opened.engine, 2, &mut pool) },
+        NeapStatus::InvalidArgument
+    );
+    // SAFETY: null is answered, not read.
+    assert_eq!(
+        unsafe { neap_engine_pool(null(), 0, &mut pool) },
+        NeapStatus::InvalidArgument
+    );
+
+    // SAFETY: all-zero bytes are a value of the struct.
+    let mut options: NeapGenerateOptions = unsafe { std::mem::zeroed() };
+    options.struct_size = size_of::<NeapGenerateOptions>();
+    // SAFETY: a whole struct.
+    assert_eq!(
+        unsafe { neap_generate_options_init(&mut options) },
+        NeapStatus::Ok
+    );
+    for (prompt, max_new_tokens, word) in [
+        (&[][..], 4, "prompt"),
+        (&[2, 4096][..], 4, "4096"),
+        (&[2][..], 0, "max_new_tokens"),
+    ] {
+        options.max_new_tokens = max_new_tokens;
+        // SAFETY: a live engine, as many ids as said, a whole struct, no callback.
+        let status = unsafe {
+            neap_generate(
+                opened.engine,
+                prompt.as_ptr(),
+                prompt.len(),
+                &options,
+                None,
+                null_mut(),
+                null_mut(),
+            )
+        };
+        assert_eq!(status, NeapStatus::Engine);
+        assert!(last_error().contains(word), "{}", last_error());
+    }
+    opened.close();
 }

@@ -48,7 +48,7 @@ fn without_text() -> Failure {
 /// first call with `capacity` 0 asks for the size.
 ///
 /// # Safety
-/// `engine` is a live engine; `text` is NUL-terminated; `ids` points to `capacity` elements; `count` is writable.
+/// `engine` is a live engine; `text_utf8` is NUL-terminated; `ids` points to `capacity` elements; `count` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_tokenize(
     engine: *const NeapEngine,
