@@ -6,7 +6,7 @@ mod support;
 use support::attention::{Case, Surroundings, shape};
 use support::oracle::compare;
 use support::random::Random;
-use support::{Rig, bits, to_f32};
+use support::{Rig, bits, random_cases, to_f32};
 
 #[test]
 fn decode_matches_the_oracle() {
@@ -266,7 +266,7 @@ fn decode_and_prefill_agree() {
 fn long_rows_decode_in_larger_splits() {
     let (rig, mut random) = (Rig::new(), Random::new("long_rows_decode_in_larger_splits"));
     let lengths = [8192, 8193, 9000];
-    let case = Case::random(&mut random, shape(2, 1, 64, None, 0.0), &lengths, true);
+    let case = Case::random(&mut random, shape(8, 1, 64, None, 0.0), &lengths, true);
     let found = case.decode(&rig, &mut random, &[0, 1, 2], 3, 32, Surroundings::Nan);
     for (sequence, &len) in lengths.iter().enumerate() {
         let oracle = case.twin::<f64>(sequence, len - 1);
@@ -310,5 +310,58 @@ fn blocks_take_several_items() {
     for (found, &(_, from, _)) in found.iter().zip(&chunks) {
         let expected = &whole[0][from as usize * width..][..width];
         assert_eq!(bits(found), bits(expected), "position {from}");
+    }
+}
+
+/// Random shapes, windows, lengths, cuts and page sizes. `NEAP_TEST_CASES` runs more of them.
+#[test]
+fn random_cases_match_the_oracle() {
+    let (rig, mut random) = (Rig::new(), Random::new("random_cases_match_the_oracle"));
+    for case_index in 0..random_cases(8) {
+        let head_dim = [64, 128, 256][random.below(3) as usize];
+        let (group, num_kv_heads) = (1 + random.below(16) as usize, 1 + random.below(2) as usize);
+        let window = (random.below(3) > 0)
+            .then(|| 1 + random.below(if case_index % 2 == 0 { 80 } else { 400 }));
+        let softcap = [0.0, 0.0, 15.0][random.below(3) as usize];
+        let shape = shape(
+            group * num_kv_heads,
+            num_kv_heads,
+            head_dim,
+            window,
+            softcap,
+        );
+        let lengths: Vec<u32> = (0..3).map(|_| 1 + random.below(350)).collect();
+        let sinks = random.below(2) == 0;
+        let case = Case::random(&mut random, shape, &lengths, sinks);
+        let page_size = 1 << random.below(9);
+        let around = [Surroundings::Noise, Surroundings::Nan][random.below(2) as usize];
+
+        let decoded = case.decode(&rig, &mut random, &[0, 1, 2], 4, page_size, around);
+        let chunks: Vec<_> = (0..3)
+            .map(|sequence| {
+                let to = lengths[sequence];
+                (sequence, to - 1 - random.below(to.min(70)), to)
+            })
+            .collect();
+        let prefilled = case.prefill(&rig, &mut random, &chunks, 1, page_size, around);
+        for (index, &(sequence, from, to)) in chunks.iter().enumerate() {
+            let what = format!("{shape:?}, page size {page_size}, sinks {sinks}");
+            let (mut oracle, mut naive) = (Vec::<f64>::new(), Vec::<f32>::new());
+            for position in from..to {
+                oracle.extend(case.twin::<f64>(sequence, position));
+                naive.extend(case.twin::<f32>(sequence, position));
+            }
+            let width = decoded[sequence].len();
+            let last = oracle.len() - width;
+            let what = format!("{what}, {from}..{to}");
+            compare(&what, &to_f32(&prefilled[index]), &naive, &oracle);
+            compare(
+                &what,
+                &to_f32(&decoded[sequence]),
+                &naive[last..],
+                &oracle[last..],
+            );
+        }
+        rig.reset();
     }
 }

@@ -9,7 +9,7 @@ use neap::kernels::{GemmParams, Phase, QkvRopeParams, StepHeader};
 use support::oracle::{self, compare, linear, rms_norm, rotate};
 use support::paged::PagedKv;
 use support::random::Random;
-use support::{Rig, bits, to_f32, untouched};
+use support::{Rig, bits, random_cases, to_f32, untouched};
 
 const EPS: f32 = 1e-6;
 
@@ -117,6 +117,41 @@ fn gemm_matches_the_oracle() {
                 "{phase:?} {rows} x {n} x {k}: padded rows were written"
             );
         }
+    }
+}
+
+/// Random shapes, aligned for the tensor cores or not. `NEAP_TEST_CASES` runs more of them.
+#[test]
+fn random_products_match_the_oracle() {
+    let (rig, mut random) = (Rig::new(), Random::new("random_products_match_the_oracle"));
+    for _ in 0..random_cases(16) {
+        let aligned = random.below(3) > 0;
+        let (n, k) = if aligned {
+            (8 * (1 + random.below(30)), 32 * (1 + random.below(40)))
+        } else {
+            (1 + random.below(100), 1 + random.below(300))
+        };
+        let rows = 8 + random.below(83);
+        let bucket = rows + random.below(200);
+        let softcap = [0.0, 4.0][random.below(2) as usize];
+        let biased = random.below(2) == 0;
+        let product = Product::random(&mut random, rows, n, k, biased, softcap);
+        let (oracle, naive) = (product.twin::<f64>(), product.twin::<f32>());
+        for phase in [Phase::Decode, Phase::Prefill] {
+            let y = product.run(&rig, phase, 0, rows, bucket, false);
+            let (real, padding) = y.split_at((rows * n) as usize);
+            compare(
+                &format!("{phase:?} {rows} of {bucket} x {n} x {k}"),
+                real,
+                &naive,
+                &oracle,
+            );
+            assert!(
+                untouched(padding),
+                "{phase:?} {rows} x {n} x {k}: padded rows were written"
+            );
+        }
+        rig.reset();
     }
 }
 

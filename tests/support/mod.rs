@@ -180,3 +180,10 @@ pub fn bits<T: Pod>(values: &[T]) -> Vec<u8> {
 pub fn to_f32(values: &[bf16]) -> Vec<f32> {
     values.iter().map(|value| value.to_f32()).collect()
 }
+
+/// How many random cases to run: `NEAP_TEST_CASES`, or `usual`.
+pub fn random_cases(usual: u32) -> u32 {
+    std::env::var("NEAP_TEST_CASES").map_or(usual, |text| {
+        text.parse().expect("NEAP_TEST_CASES is a number")
+    })
+}
