@@ -1,6 +1,8 @@
 //! Models of other shapes than the bundled one, with random weights, against the host twin: other head dims, group sizes, widths that no
 //! tile divides, RoPE scaling, an output head of its own, soft-capped logits.
 
+// Each test crate uses a part of it.
+#[allow(dead_code)]
 mod gemma_twin;
 
 use std::path::Path;

@@ -154,6 +154,8 @@ impl Pass<'_> {
         }
     }
 
+    /// In either phase by the kernel for few rows: a prefill step asks for one row a prompt, and the logits of a row then come from
+    /// the same sums wherever it ran.
     pub(super) fn lm_head(&self, matrix: Matrix) -> Result<(), KernelError> {
         let workspace = &self.forward.workspace;
         let params = GemmParams {
@@ -165,7 +167,7 @@ impl Pass<'_> {
         unsafe {
             self.forward
                 .kernels
-                .gemm(self.stream, self.phase(), self.layout.output_rows, &params)
+                .gemm(self.stream, Phase::Decode, self.layout.output_rows, &params)
         }
     }
 
