@@ -273,6 +273,45 @@ fn the_layer_program_follows_the_configuration() {
 }
 
 #[test]
+fn tensors_are_found_under_every_published_prefix() {
+    let plain = plan(&bundled()).expect("plans");
+    for prefix in ["language_model.model.", "model.language_model."] {
+        let dir = copy();
+        with_header(dir.path(), |header| {
+            let entries = std::mem::take(header);
+            header.extend(entries.into_iter().map(
+                |(name, entry)| match name.strip_prefix("model.") {
+                    Some(rest) => (format!("{prefix}{rest}"), entry),
+                    None => (name, entry),
+                },
+            ));
+        });
+        let found = plan(dir.path()).expect("plans");
+        let places = |layout: &WeightLayout| {
+            layout
+                .pieces
+                .iter()
+                .map(|piece| piece.offset_bytes)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(places(&found), places(&plain), "{prefix}");
+    }
+}
+
+#[test]
+fn an_output_head_of_its_own_must_be_there() {
+    let dir = copy();
+    let mut config = read_json(&dir.path().join("config.json"));
+    config["tie_word_embeddings"] = json!(false);
+    fs::write(dir.path().join("config.json"), config.to_string()).expect("writes");
+    let message = plan(dir.path()).expect_err("is refused");
+    assert!(
+        message.contains("lm_head.weight") && message.contains("[4096, 192]"),
+        "{message}"
+    );
+}
+
+#[test]
 fn shards_are_found_through_the_index() {
     let dir = copy();
     let image = fs::read(dir.path().join("model.safetensors")).expect("readable");

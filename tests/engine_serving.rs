@@ -57,20 +57,43 @@ fn assert_idle(engine: &Engine) {
     }
 }
 
-#[test]
-fn requests_wait_for_room_and_get_what_they_get_alone() {
+/// An engine whose pools hold a few hundred tokens.
+fn small_engine(options: EngineOptions) -> Engine {
+    let mut profile = Profile::named("tiny").expect("a known profile");
+    profile.granularity_bytes = 64 << 10;
+    let options = EngineOptions {
+        page_size: 4,
+        kv_limit_bytes: Some(448 << 10),
+        ..options
+    };
+    engine_on(profile, &options)
+}
+
+/// What the requests get where there is room for all of them.
+fn with_room(requests: &[Request]) -> Vec<Vec<u32>> {
     let mut engine = engine(&EngineOptions {
-        kv_limit_bytes: Some(2 << 20),
+        max_seqs: 8,
         ..options()
     });
-    let requests: Vec<Request> = (0..10)
-        .map(|index| request(index, 300 + 13 * index, 5 + index))
+    let generated = engine.generate(requests).expect("runs");
+    assert_eq!(engine.num_preemptions(), 0);
+    generated
+}
+
+#[test]
+fn requests_wait_for_room_and_get_what_they_get_with_it() {
+    let mut engine = small_engine(EngineOptions {
+        admit_new_tokens: u32::MAX,
+        ..options()
+    });
+    let requests: Vec<Request> = (0..8)
+        .map(|index| request(index, 60 + 13 * index, 5 + index))
         .collect();
     let ids: Vec<RequestId> = requests
         .iter()
         .map(|request| engine.submit(request.clone()).expect("is accepted"))
         .collect();
-    let mut together = vec![Vec::new(); requests.len()];
+    let mut generated = vec![Vec::new(); requests.len()];
     let mut waited_for_memory = false;
     while engine.has_work() {
         for event in engine.step().expect("runs") {
@@ -78,41 +101,33 @@ fn requests_wait_for_room_and_get_what_they_get_alone() {
                 .iter()
                 .position(|id| *id == event.request)
                 .expect("one of ours");
-            together[index].push(event.token);
+            generated[index].push(event.token);
         }
         waited_for_memory |= engine.num_waiting() > 0 && (1..6).contains(&engine.num_running());
     }
     assert!(waited_for_memory, "the pools are too large for this test");
+    assert_eq!(
+        engine.num_preemptions(),
+        0,
+        "what is admitted has room to its end"
+    );
     assert_idle(&engine);
-    for (request, together) in requests.iter().zip(&together) {
-        assert_eq!(together.len(), request.max_new_tokens as usize);
-        assert_eq!(
-            &engine
-                .generate(std::slice::from_ref(request))
-                .expect("runs")[0],
-            together
-        );
-    }
-    assert_idle(&engine);
+    assert_eq!(generated, with_room(&requests));
 }
 
 #[test]
-fn preempted_requests_get_what_they_get_alone() {
-    let mut profile = Profile::named("tiny").expect("a known profile");
-    profile.granularity_bytes = 64 << 10;
+fn preempted_requests_get_what_they_get_with_room() {
     let options = EngineOptions {
         max_seqs: 8,
-        page_size: 4,
         admit_new_tokens: 4,
-        kv_limit_bytes: Some(448 << 10),
         decode_buckets: Some(vec![1]),
         ..options()
     };
-    let mut engine = engine_on(profile, &options);
+    let mut engine = small_engine(options);
     let requests: Vec<Request> = (0..8)
         .map(|index| request(40 + index, 9 + 11 * index, 70 - 4 * index))
         .collect();
-    let together = engine.generate(&requests).expect("runs");
+    let generated = engine.generate(&requests).expect("runs");
     println!("{} preemptions", engine.num_preemptions());
     assert!(
         engine.num_preemptions() > 3,
@@ -120,26 +135,15 @@ fn preempted_requests_get_what_they_get_alone() {
         engine.num_preemptions()
     );
     assert_idle(&engine);
-    let before = engine.num_preemptions();
-    for (request, together) in requests.iter().zip(&together) {
-        assert_eq!(together.len(), request.max_new_tokens as usize);
-        assert_eq!(
-            &engine
-                .generate(std::slice::from_ref(request))
-                .expect("runs")[0],
-            together
-        );
-    }
-    assert_eq!(
-        engine.num_preemptions(),
-        before,
-        "a lone request is never preempted"
-    );
+    assert_eq!(generated, with_room(&requests));
 }
 
 #[test]
 fn a_request_ends_where_its_own_terms_say() {
-    let mut engine = engine(&options());
+    let mut engine = engine(&EngineOptions {
+        max_model_len: Some(160),
+        ..options()
+    });
     let free = engine
         .generate(&[request(1, 20, 12)])
         .expect("runs")
@@ -207,4 +211,15 @@ fn a_cancelled_request_frees_its_pages_and_leaves_others_alone() {
         "{alone:?} does not end with {tail:?}"
     );
     assert_idle(&engine);
+}
+
+#[test]
+fn an_engine_may_move_to_another_thread() {
+    fn is_send<T: Send>() {}
+    is_send::<Engine>();
+    let mut engine = engine(&options());
+    let here = engine.generate(&[request(6, 10, 4)]).expect("runs");
+    let there =
+        std::thread::spawn(move || engine.generate(&[request(6, 10, 4)]).expect("runs")).join();
+    assert_eq!(there.expect("does not panic"), here);
 }
