@@ -1,5 +1,7 @@
 //! The PTX interpreter, instruction by instruction, against scalar models.
 
+#[path = "emulator_ops/compiled.rs"]
+mod compiled;
 #[path = "emulator_ops/control.rs"]
 mod control;
 #[path = "emulator_ops/elementwise.rs"]

@@ -93,6 +93,9 @@ pub fn check_with(
         for (index, kind) in inputs.iter().enumerate() {
             text = text.replace(names[index], &kind.register(index + 1));
         }
+        if guarded {
+            text = text.replace("; ", "; @%p18 ");
+        }
         body += &format!("{}{text};\n", if guarded { "@%p18 " } else { "" });
         body += match output {
             H => "cvt.u64.u16 %rd11, %rs10; st.global.b64 [%rd53], %rd11;",

@@ -191,6 +191,119 @@ fn f32_arithmetic() {
 }
 
 #[test]
+fn directed_rounding() {
+    // The exact value lies between the result and its neighbour; both are compared in exact f64 arithmetic where that
+    // holds, which is for products, and for sums of values that are not too far apart.
+    let near: Vec<u64> = [
+        0.0f32,
+        1.0,
+        -1.0,
+        1.5,
+        -1.75,
+        1.0e-3,
+        -2.5e-3,
+        1.1,
+        3.3,
+        0.1,
+        7.7e5,
+        -9.9e4,
+        1.0 + f32::EPSILON,
+        0.333_333_34,
+    ]
+    .iter()
+    .map(|v| u64::from(v.to_bits()))
+    .collect();
+    for (mode, down) in [("rz", None), ("rm", Some(true)), ("rp", Some(false))] {
+        let model = |exact: f64| -> u64 {
+            let nearest = exact as f32;
+            let down = down.unwrap_or(exact > 0.0);
+            let r = if down && f64::from(nearest) > exact {
+                nearest.next_down()
+            } else if !down && f64::from(nearest) < exact {
+                nearest.next_up()
+            } else {
+                nearest
+            };
+            (if r == 0.0 { 0.0f32 } else { r }).to_bits().into()
+        };
+        let same =
+            |_: &[u64], got: u64, want: u64| got == want || (f(got) == 0.0 && f(want) == 0.0);
+        let pairs: Vec<Vec<u64>> = near
+            .iter()
+            .flat_map(|&a| near.iter().map(move |&b| vec![a, b]))
+            .collect();
+        let triples: Vec<Vec<u64>> = pairs
+            .iter()
+            .flat_map(|p| near.iter().map(move |&c| vec![p[0], p[1], c]))
+            .collect();
+        let v = |x: u64| f64::from(f(x));
+        check_with(
+            &format!("add.{mode}.f32 {{d}}, {{a}}, {{b}}"),
+            &[W, W],
+            W,
+            &pairs,
+            |x| model(v(x[0]) + v(x[1])),
+            same,
+        );
+        check_with(
+            &format!("sub.{mode}.f32 {{d}}, {{a}}, {{b}}"),
+            &[W, W],
+            W,
+            &pairs,
+            |x| model(v(x[0]) - v(x[1])),
+            same,
+        );
+        check_with(
+            &format!("mul.{mode}.f32 {{d}}, {{a}}, {{b}}"),
+            &[W, W],
+            W,
+            &pairs,
+            |x| model(v(x[0]) * v(x[1])),
+            same,
+        );
+        // 48 bits of product and 24 of addend within 2^20 of each other can exceed f64's 53; those are left out.
+        let triples: Vec<Vec<u64>> = triples
+            .into_iter()
+            .filter(|x| {
+                let (p, c) = (v(x[0]) * v(x[1]), v(x[2]));
+                let sum = p + c;
+                let t = sum - p;
+                (p - (sum - t)) + (c - t) == 0.0
+            })
+            .collect();
+        assert!(triples.len() > 500);
+        check_with(
+            &format!("fma.{mode}.f32 {{d}}, {{a}}, {{b}}, {{c}}"),
+            &[W, W, W],
+            W,
+            &triples,
+            |x| model(v(x[0]) * v(x[1]) + v(x[2])),
+            same,
+        );
+    }
+    // Far apart: 1 plus or minus 2^-100.
+    let tiny = u64::from(2f32.powi(-100).to_bits());
+    let one = u64::from(1f32.to_bits());
+    let minus = tiny | 1 << 31;
+    for (statement, b, want) in [
+        ("add.rz.f32", tiny, 0x3f80_0000u64),
+        ("add.rz.f32", minus, 0x3f7f_ffff),
+        ("add.rm.f32", minus, 0x3f7f_ffff),
+        ("add.rp.f32", tiny, 0x3f80_0001),
+        ("add.rp.f32", minus, 0x3f80_0000),
+    ] {
+        check_with(
+            &format!("{statement} {{d}}, {{a}}, {{b}}"),
+            &[W, W],
+            W,
+            &[vec![one, b], vec![one, b]],
+            |_| want,
+            |_, got, want| got == want,
+        );
+    }
+}
+
+#[test]
 fn f64_arithmetic() {
     let run = |statement: &str, count: usize, model: &dyn Fn(&[f64]) -> f64| {
         let model = |x: &[u64]| model(&x.iter().map(|&v| d(v)).collect::<Vec<_>>()).to_bits();

@@ -535,3 +535,47 @@ fn packing_and_widths() {
         sign(x[0], 32) as u64
     });
 }
+
+#[test]
+fn carry_chains() {
+    let v = INTEGERS;
+    let both =
+        |low: u64, high: u64, bits: u32| -> u128 { u128::from(low) | u128::from(high) << bits };
+    for (kind, bits, r) in [(W, 32, "r"), (D, 64, "rd")] {
+        // The upper half of a double-width sum, difference and multiply-add.
+        let low = if bits == 32 { "u32" } else { "u64" };
+        let mask = u128::MAX >> (128 - 2 * bits);
+        check(
+            &format!("add.cc.{low} %{r}20, {{a}}, {{b}}; addc.{low} {{d}}, {{c}}, {{e}}"),
+            &[kind; 4],
+            kind,
+            v,
+            |x| {
+                ((both(x[0], x[2], bits).wrapping_add(both(x[1], x[3], bits)) & mask) >> bits)
+                    as u64
+            },
+        );
+        check(
+            &format!("sub.cc.{low} %{r}20, {{a}}, {{b}}; subc.{low} {{d}}, {{c}}, {{e}}"),
+            &[kind; 4],
+            kind,
+            v,
+            |x| {
+                ((both(x[0], x[2], bits).wrapping_sub(both(x[1], x[3], bits)) & mask) >> bits)
+                    as u64
+            },
+        );
+        check(
+            &format!(
+                "mad.lo.cc.{low} %{r}20, {{a}}, {{b}}, {{c}}; madc.hi.{low} {{d}}, {{a}}, {{b}}, {{e}}"
+            ),
+            &[kind; 4],
+            kind,
+            v,
+            |x| {
+                let product = u128::from(x[0]) * u128::from(x[1]);
+                ((product.wrapping_add(both(x[2], x[3], bits)) & mask) >> bits) as u64
+            },
+        );
+    }
+}

@@ -160,19 +160,22 @@ impl<'a> BlockRunner<'a> {
                 }
             }
         };
+        let mut lanes = [value(0); LANES];
+        if slot.constant.differs_by_lane() {
+            for (lane, bits) in lanes.iter_mut().enumerate() {
+                *bits = value(lane as u32);
+            }
+        }
         match slot.class {
             RegClass::Pred => {
-                let bits = value(0) as u32;
                 // SAFETY: the slot lies in this warp's register file.
-                unsafe { *warp.slot::<u32>(slot.offset) = bits };
+                unsafe { *warp.slot::<u32>(slot.offset) = lanes[0] as u32 };
             }
             RegClass::B16 | RegClass::B32 => {
-                let lanes: [u32; LANES] = std::array::from_fn(|lane| value(lane as u32) as u32);
                 // SAFETY: as above.
-                unsafe { *warp.slot::<[u32; LANES]>(slot.offset) = lanes };
+                unsafe { *warp.slot::<[u32; LANES]>(slot.offset) = lanes.map(|bits| bits as u32) };
             }
             RegClass::B64 | RegClass::B128 => {
-                let lanes: [u64; LANES] = std::array::from_fn(|lane| value(lane as u32));
                 // SAFETY: as above.
                 unsafe { *warp.slot::<[u64; LANES]>(slot.offset) = lanes };
             }

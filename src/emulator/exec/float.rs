@@ -1,9 +1,9 @@
 //! Floating-point arithmetic.
 
 use super::approx;
-use super::float16::fma_for_half;
+use super::float16::{Directed, fma_directed, fma_for_half};
 use super::lane::{Bf16, Bf16x2, F16, F16x2, Ftz, FtzSat, Sat};
-use super::op::{Selected, binary, compare, ternary, unary};
+use super::op::{Selected, binary, compare, rare, ternary, unary};
 
 /// Modifiers of a floating-point instruction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,6 +18,8 @@ pub(crate) struct Modifiers {
     pub relu: bool,
     /// `.approx` or `.full`
     pub approx: bool,
+    /// `.rz`, `.rm` or `.rp`
+    pub directed: Option<Directed>,
 }
 
 fn f1<F: Fn(f32) -> f32 + Copy>(m: Modifiers, f: F) -> Selected {
@@ -108,6 +110,16 @@ fn relu(x: f32) -> f32 {
     if x.is_nan() || x > 0.0 { x } else { 0.0 }
 }
 
+/// Replaces a subnormal by a zero of its sign.
+#[inline(always)]
+fn flush64(x: f64) -> f64 {
+    if x.is_subnormal() {
+        0f64.copysign(x)
+    } else {
+        x
+    }
+}
+
 #[inline(always)]
 fn max64(a: f64, b: f64) -> f64 {
     match () {
@@ -128,15 +140,50 @@ fn min64(a: f64, b: f64) -> f64 {
     }
 }
 
+/// `add`, `sub`, `mul` and `fma` of f32 that do not round to nearest.
+fn select_directed<F: Fn(f32, f32, f32) -> f32 + Copy>(
+    base: &str,
+    operands: usize,
+    m: Modifiers,
+    f: F,
+) -> Option<Selected> {
+    Some(match (base, operands) {
+        ("add", 2) => f2(m, move |a, b| f(a, 1.0, b)),
+        ("sub", 2) => f2(m, move |a, b| f(a, 1.0, -b)),
+        // A zero of the product's sign changes nothing.
+        ("mul", 2) => f2(m, move |a, b| f(a, b, 0f32.copysign(a) * 1f32.copysign(b))),
+        ("fma", 3) => f3_sat(m, f),
+        _ => return None,
+    })
+}
+
+/// [`select_directed`] for the rounding that `m` asks for.
+fn select_rounded(base: &str, ty: &str, operands: usize, m: Modifiers) -> Option<Selected> {
+    if ty != "f32" || (m.sat && base != "fma") {
+        return None;
+    }
+    match m.directed? {
+        Directed::Zero => select_directed(base, operands, m, |a, b, c| {
+            fma_directed(a, b, c, Directed::Zero)
+        }),
+        Directed::Down => select_directed(base, operands, m, |a, b, c| {
+            fma_directed(a, b, c, Directed::Down)
+        }),
+        Directed::Up => select_directed(base, operands, m, |a, b, c| {
+            fma_directed(a, b, c, Directed::Up)
+        }),
+    }
+}
+
 /// One-operand instruction.
 pub(crate) fn select1(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
     Some(match (base, ty) {
         ("neg", "f32") => f1(m, |a| -a),
         ("abs", "f32") => f1(m, f32::abs),
-        ("neg", "f64") => unary(|a: f64| -a),
-        ("abs", "f64") => unary(f64::abs),
-        ("neg", "f16" | "bf16") => unary(|a: u16| a ^ 0x8000),
-        ("abs", "f16" | "bf16") => unary(|a: u16| a & 0x7fff),
+        ("neg", "f64") => rare::unary(|a: f64| -a),
+        ("abs", "f64") => rare::unary(f64::abs),
+        ("neg", "f16" | "bf16") => rare::unary(|a: u16| a ^ 0x8000),
+        ("abs", "f16" | "bf16") => rare::unary(|a: u16| a & 0x7fff),
         ("neg", "f16x2" | "bf16x2") => unary(|a: u32| a ^ 0x8000_8000),
         ("abs", "f16x2" | "bf16x2") => unary(|a: u32| a & 0x7fff_7fff),
         ("rcp", "f32") => f1(m, |a| 1.0 / a),
@@ -155,15 +202,20 @@ pub(crate) fn select1(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
         ("tanh", "bf16") => unary(|a: Bf16| Bf16(approx::tanh(a.0))),
         ("tanh", "f16x2") => unary(|a: F16x2| F16x2(approx::tanh(a.0), approx::tanh(a.1))),
         ("tanh", "bf16x2") => unary(|a: Bf16x2| Bf16x2(approx::tanh(a.0), approx::tanh(a.1))),
-        ("rcp", "f64") => unary(|a: f64| 1.0 / a),
-        ("sqrt", "f64") => unary(f64::sqrt),
-        ("rsqrt", "f64") => unary(|a: f64| 1.0 / a.sqrt()),
+        ("rcp", "f64") if m.ftz => rare::unary(|a: f64| flush64(1.0 / flush64(a))),
+        ("rsqrt", "f64") if m.ftz => rare::unary(|a: f64| flush64(1.0 / flush64(a).sqrt())),
+        ("rcp", "f64") => rare::unary(|a: f64| 1.0 / a),
+        ("sqrt", "f64") => rare::unary(f64::sqrt),
+        ("rsqrt", "f64") => rare::unary(|a: f64| 1.0 / a.sqrt()),
         _ => return None,
     })
 }
 
 /// Two-operand instruction.
 pub(crate) fn select2(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
+    if m.directed.is_some() {
+        return select_rounded(base, ty, 2, m);
+    }
     Some(match (base, ty) {
         ("add", "f32") => f2_sat(m, |a, b| a + b),
         ("sub", "f32") => f2_sat(m, |a, b| a - b),
@@ -175,35 +227,35 @@ pub(crate) fn select2(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
         ("min", "f32") => f2(m, min),
         // `copysign d, a, b` gives b the sign of a.
         ("copysign", "f32") => binary(|a: u32, b: u32| (a & 0x8000_0000) | (b & 0x7fff_ffff)),
-        ("copysign", "f64") => binary(|a: u64, b: u64| (a & 1 << 63) | (b & (u64::MAX >> 1))),
+        ("copysign", "f64") => rare::binary(|a: u64, b: u64| (a & 1 << 63) | (b & (u64::MAX >> 1))),
         ("add", "f64") => binary(|a: f64, b: f64| a + b),
         ("sub", "f64") => binary(|a: f64, b: f64| a - b),
         ("mul", "f64") => binary(|a: f64, b: f64| a * b),
-        ("div", "f64") => binary(|a: f64, b: f64| a / b),
-        ("max", "f64") => binary(max64),
-        ("min", "f64") => binary(min64),
-        ("add", "f16") => binary(|a: F16, b: F16| F16(a.0 + b.0)),
-        ("sub", "f16") => binary(|a: F16, b: F16| F16(a.0 - b.0)),
-        ("mul", "f16") => binary(|a: F16, b: F16| F16(a.0 * b.0)),
-        ("max", "f16") if !m.nan => binary(|a: F16, b: F16| F16(max(a.0, b.0))),
-        ("min", "f16") if !m.nan => binary(|a: F16, b: F16| F16(min(a.0, b.0))),
-        ("max", "f16") => binary(|a: F16, b: F16| F16(nan_or(a.0, b.0, max(a.0, b.0)))),
-        ("min", "f16") => binary(|a: F16, b: F16| F16(nan_or(a.0, b.0, min(a.0, b.0)))),
-        ("add", "bf16") => binary(|a: Bf16, b: Bf16| Bf16(a.0 + b.0)),
-        ("sub", "bf16") => binary(|a: Bf16, b: Bf16| Bf16(a.0 - b.0)),
-        ("mul", "bf16") => binary(|a: Bf16, b: Bf16| Bf16(a.0 * b.0)),
-        ("max", "bf16") if !m.nan => binary(|a: Bf16, b: Bf16| Bf16(max(a.0, b.0))),
-        ("min", "bf16") if !m.nan => binary(|a: Bf16, b: Bf16| Bf16(min(a.0, b.0))),
-        ("max", "bf16") => binary(|a: Bf16, b: Bf16| Bf16(nan_or(a.0, b.0, max(a.0, b.0)))),
-        ("min", "bf16") => binary(|a: Bf16, b: Bf16| Bf16(nan_or(a.0, b.0, min(a.0, b.0)))),
+        ("div", "f64") => rare::binary(|a: f64, b: f64| a / b),
+        ("max", "f64") => rare::binary(max64),
+        ("min", "f64") => rare::binary(min64),
+        ("add", "f16") => rare::binary(|a: F16, b: F16| F16(a.0 + b.0)),
+        ("sub", "f16") => rare::binary(|a: F16, b: F16| F16(a.0 - b.0)),
+        ("mul", "f16") => rare::binary(|a: F16, b: F16| F16(a.0 * b.0)),
+        ("max", "f16") if !m.nan => rare::binary(|a: F16, b: F16| F16(max(a.0, b.0))),
+        ("min", "f16") if !m.nan => rare::binary(|a: F16, b: F16| F16(min(a.0, b.0))),
+        ("max", "f16") => rare::binary(|a: F16, b: F16| F16(nan_or(a.0, b.0, max(a.0, b.0)))),
+        ("min", "f16") => rare::binary(|a: F16, b: F16| F16(nan_or(a.0, b.0, min(a.0, b.0)))),
+        ("add", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(a.0 + b.0)),
+        ("sub", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(a.0 - b.0)),
+        ("mul", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(a.0 * b.0)),
+        ("max", "bf16") if !m.nan => rare::binary(|a: Bf16, b: Bf16| Bf16(max(a.0, b.0))),
+        ("min", "bf16") if !m.nan => rare::binary(|a: Bf16, b: Bf16| Bf16(min(a.0, b.0))),
+        ("max", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(nan_or(a.0, b.0, max(a.0, b.0)))),
+        ("min", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(nan_or(a.0, b.0, min(a.0, b.0)))),
         ("add", "f16x2") => binary(|a: F16x2, b: F16x2| F16x2(a.0 + b.0, a.1 + b.1)),
         ("sub", "f16x2") => binary(|a: F16x2, b: F16x2| F16x2(a.0 - b.0, a.1 - b.1)),
         ("mul", "f16x2") => binary(|a: F16x2, b: F16x2| F16x2(a.0 * b.0, a.1 * b.1)),
         ("max", "f16x2") if !m.nan => {
-            binary(|a: F16x2, b: F16x2| F16x2(max(a.0, b.0), max(a.1, b.1)))
+            rare::binary(|a: F16x2, b: F16x2| F16x2(max(a.0, b.0), max(a.1, b.1)))
         }
         ("min", "f16x2") if !m.nan => {
-            binary(|a: F16x2, b: F16x2| F16x2(min(a.0, b.0), min(a.1, b.1)))
+            rare::binary(|a: F16x2, b: F16x2| F16x2(min(a.0, b.0), min(a.1, b.1)))
         }
         ("add", "bf16x2") => binary(|a: Bf16x2, b: Bf16x2| Bf16x2(a.0 + b.0, a.1 + b.1)),
         ("sub", "bf16x2") => binary(|a: Bf16x2, b: Bf16x2| Bf16x2(a.0 - b.0, a.1 - b.1)),
@@ -220,17 +272,22 @@ pub(crate) fn select2(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
 
 /// Three-operand instruction.
 pub(crate) fn select3(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
+    if m.directed.is_some() {
+        return select_rounded(base, ty, 3, m);
+    }
     Some(match (base, ty) {
         ("fma" | "mad", "f32") => f3_sat(m, f32::mul_add),
         ("fma" | "mad", "f64") => ternary(f64::mul_add),
         ("fma", "f16") if m.relu => {
-            ternary(|a: F16, b: F16, c: F16| F16(relu(fma_for_half(a.0, b.0, c.0))))
+            rare::ternary(|a: F16, b: F16, c: F16| F16(relu(fma_for_half(a.0, b.0, c.0))))
         }
-        ("fma", "f16") => ternary(|a: F16, b: F16, c: F16| F16(fma_for_half(a.0, b.0, c.0))),
+        ("fma", "f16") => rare::ternary(|a: F16, b: F16, c: F16| F16(fma_for_half(a.0, b.0, c.0))),
         ("fma", "bf16") if m.relu => {
-            ternary(|a: Bf16, b: Bf16, c: Bf16| Bf16(relu(fma_for_half(a.0, b.0, c.0))))
+            rare::ternary(|a: Bf16, b: Bf16, c: Bf16| Bf16(relu(fma_for_half(a.0, b.0, c.0))))
         }
-        ("fma", "bf16") => ternary(|a: Bf16, b: Bf16, c: Bf16| Bf16(fma_for_half(a.0, b.0, c.0))),
+        ("fma", "bf16") => {
+            rare::ternary(|a: Bf16, b: Bf16, c: Bf16| Bf16(fma_for_half(a.0, b.0, c.0)))
+        }
         ("fma", "f16x2") if m.relu => ternary(|a: F16x2, b: F16x2, c: F16x2| {
             F16x2(
                 relu(fma_for_half(a.0, b.0, c.0)),
@@ -278,14 +335,14 @@ macro_rules! float_comparisons {
 }
 
 macro_rules! integer_comparisons {
-    ($comparison:expr, $ty:ty) => {
+    ($comparison:expr, $compare:path, $ty:ty) => {
         Some(match $comparison {
-            "eq" => compare(|a: $ty, b: $ty| a == b),
-            "ne" => compare(|a: $ty, b: $ty| a != b),
-            "lt" | "lo" => compare(|a: $ty, b: $ty| a < b),
-            "le" | "ls" => compare(|a: $ty, b: $ty| a <= b),
-            "gt" | "hi" => compare(|a: $ty, b: $ty| a > b),
-            "ge" | "hs" => compare(|a: $ty, b: $ty| a >= b),
+            "eq" => $compare(|a: $ty, b: $ty| a == b),
+            "ne" => $compare(|a: $ty, b: $ty| a != b),
+            "lt" | "lo" => $compare(|a: $ty, b: $ty| a < b),
+            "le" | "ls" => $compare(|a: $ty, b: $ty| a <= b),
+            "gt" | "hi" => $compare(|a: $ty, b: $ty| a > b),
+            "ge" | "hs" => $compare(|a: $ty, b: $ty| a >= b),
             _ => return None,
         })
     };
@@ -295,17 +352,17 @@ macro_rules! integer_comparisons {
 #[allow(clippy::neg_cmp_op_on_partial_ord)]
 pub(crate) fn select_compare(comparison: &str, ty: &str, ftz: bool) -> Option<Selected> {
     match ty {
-        "f32" if ftz => float_comparisons!(comparison, compare, Ftz, |x: Ftz| x.0),
+        "f32" if ftz => float_comparisons!(comparison, rare::compare, Ftz, |x: Ftz| x.0),
         "f32" => float_comparisons!(comparison, compare, f32, |x: f32| x),
-        "f64" => float_comparisons!(comparison, compare, f64, |x: f64| x),
-        "f16" => float_comparisons!(comparison, compare, F16, |x: F16| x.0),
-        "bf16" => float_comparisons!(comparison, compare, Bf16, |x: Bf16| x.0),
-        "u16" | "b16" => integer_comparisons!(comparison, u16),
-        "s16" => integer_comparisons!(comparison, i16),
-        "u32" | "b32" => integer_comparisons!(comparison, u32),
-        "s32" => integer_comparisons!(comparison, i32),
-        "u64" | "b64" => integer_comparisons!(comparison, u64),
-        "s64" => integer_comparisons!(comparison, i64),
+        "f64" => float_comparisons!(comparison, rare::compare, f64, |x: f64| x),
+        "f16" => float_comparisons!(comparison, rare::compare, F16, |x: F16| x.0),
+        "bf16" => float_comparisons!(comparison, rare::compare, Bf16, |x: Bf16| x.0),
+        "u16" | "b16" => integer_comparisons!(comparison, rare::compare, u16),
+        "s16" => integer_comparisons!(comparison, rare::compare, i16),
+        "u32" | "b32" => integer_comparisons!(comparison, compare, u32),
+        "s32" => integer_comparisons!(comparison, compare, i32),
+        "u64" | "b64" => integer_comparisons!(comparison, compare, u64),
+        "s64" => integer_comparisons!(comparison, compare, i64),
         _ => None,
     }
 }
@@ -313,18 +370,18 @@ pub(crate) fn select_compare(comparison: &str, ty: &str, ftz: bool) -> Option<Se
 /// `testp.<property>.<ty>`: the operand is given twice.
 pub(crate) fn select_test(property: &str, ty: &str) -> Option<Selected> {
     Some(match (property, ty) {
-        ("finite", "f32") => compare(|a: f32, _: f32| a.is_finite()),
-        ("infinite", "f32") => compare(|a: f32, _: f32| a.is_infinite()),
-        ("number", "f32") => compare(|a: f32, _: f32| !a.is_nan()),
-        ("notanumber", "f32") => compare(|a: f32, _: f32| a.is_nan()),
-        ("normal", "f32") => compare(|a: f32, _: f32| a.is_normal()),
-        ("subnormal", "f32") => compare(|a: f32, _: f32| a.is_subnormal()),
-        ("finite", "f64") => compare(|a: f64, _: f64| a.is_finite()),
-        ("infinite", "f64") => compare(|a: f64, _: f64| a.is_infinite()),
-        ("number", "f64") => compare(|a: f64, _: f64| !a.is_nan()),
-        ("notanumber", "f64") => compare(|a: f64, _: f64| a.is_nan()),
-        ("normal", "f64") => compare(|a: f64, _: f64| a.is_normal()),
-        ("subnormal", "f64") => compare(|a: f64, _: f64| a.is_subnormal()),
+        ("finite", "f32") => rare::compare(|a: f32, _: f32| a.is_finite()),
+        ("infinite", "f32") => rare::compare(|a: f32, _: f32| a.is_infinite()),
+        ("number", "f32") => rare::compare(|a: f32, _: f32| !a.is_nan()),
+        ("notanumber", "f32") => rare::compare(|a: f32, _: f32| a.is_nan()),
+        ("normal", "f32") => rare::compare(|a: f32, _: f32| a.is_normal()),
+        ("subnormal", "f32") => rare::compare(|a: f32, _: f32| a.is_subnormal()),
+        ("finite", "f64") => rare::compare(|a: f64, _: f64| a.is_finite()),
+        ("infinite", "f64") => rare::compare(|a: f64, _: f64| a.is_infinite()),
+        ("number", "f64") => rare::compare(|a: f64, _: f64| !a.is_nan()),
+        ("notanumber", "f64") => rare::compare(|a: f64, _: f64| a.is_nan()),
+        ("normal", "f64") => rare::compare(|a: f64, _: f64| a.is_normal()),
+        ("subnormal", "f64") => rare::compare(|a: f64, _: f64| a.is_subnormal()),
         _ => return None,
     })
 }

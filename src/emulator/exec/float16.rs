@@ -81,35 +81,81 @@ pub(crate) fn f32_to_f16_rz(x: f32) -> u32 {
     value | (x.to_bits() >> 16 & 0x8000)
 }
 
+/// `a + b` in f64, rounded to odd: an inexact sum gets a set last bit, so that a later rounding to fewer bits sees on which
+/// side of a halfway case, or of a representable value, the exact sum lies.
+#[inline(always)]
+pub(crate) fn add_to_odd(a: f64, b: f64) -> f64 {
+    let sum = a + b;
+    // The sum's error, exactly (Knuth).
+    let virtual_b = sum - a;
+    let error = (a - (sum - virtual_b)) + (b - virtual_b);
+    let bits = sum.to_bits();
+    if error != 0.0 && error.is_finite() && bits & 1 == 0 {
+        let away = (error > 0.0) == (sum > 0.0);
+        f64::from_bits(if away { bits + 1 } else { bits - 1 })
+    } else {
+        sum
+    }
+}
+
 /// `a * b + c` in f32 with an error small enough that rounding to f16 or bf16 afterwards gives the correctly rounded
-/// result: the sum is rounded to odd in f64, which keeps halfway cases apart.
+/// result: everything is rounded to odd.
 #[inline(always)]
 pub(crate) fn fma_for_half(a: f32, b: f32, c: f32) -> f32 {
-    let product = f64::from(a) * f64::from(b);
-    let addend = f64::from(c);
-    let odd = |sum: f64, error: f64| {
-        let bits = sum.to_bits();
-        if error != 0.0 && error.is_finite() && bits & 1 == 0 {
-            let away = (error > 0.0) == (sum > 0.0);
-            f64::from_bits(if away { bits + 1 } else { bits - 1 })
-        } else {
-            sum
-        }
-    };
-    let sum = product + addend;
-    let virtual_addend = sum - product;
-    let error = (product - (sum - virtual_addend)) + (addend - virtual_addend);
-    let sum = odd(sum, error);
-    // Again to odd, now to f32.
+    // The product of two values of at most 11 bits is exact.
+    let sum = add_to_odd(f64::from(a) * f64::from(b), f64::from(c));
     let narrow = sum as f32;
     let error = sum - f64::from(narrow);
     let bits = narrow.to_bits();
     if error != 0.0 && error.is_finite() && bits & 1 == 0 {
-        let away = (error > 0.0) == (narrow > 0.0);
         if narrow == 0.0 {
             return f32::from_bits(1 | if error < 0.0 { 1 << 31 } else { 0 });
         }
+        let away = (error > 0.0) == (narrow > 0.0);
         return f32::from_bits(if away { bits + 1 } else { bits - 1 });
     }
     narrow
+}
+
+/// f64 to f32, rounded down or up.
+#[inline(always)]
+pub(crate) fn narrow_directed(x: f64, down: bool) -> f32 {
+    let nearest = x as f32;
+    if x.is_nan() || x.is_infinite() {
+        nearest
+    } else if down && f64::from(nearest) > x {
+        nearest.next_down()
+    } else if !down && f64::from(nearest) < x {
+        nearest.next_up()
+    } else {
+        nearest
+    }
+}
+
+/// A directed rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Directed {
+    /// `.rz`
+    Zero,
+    /// `.rm`
+    Down,
+    /// `.rp`
+    Up,
+}
+
+/// `a * b + c`, rounded once as `mode` says.
+#[inline(always)]
+pub(crate) fn fma_directed(a: f32, b: f32, c: f32, mode: Directed) -> f32 {
+    let product = f64::from(a) * f64::from(b);
+    let sum = add_to_odd(product, f64::from(c));
+    if sum == 0.0 && product != 0.0 {
+        // An exact cancellation.
+        return if mode == Directed::Down { -0.0 } else { 0.0 };
+    }
+    let down = match mode {
+        Directed::Zero => sum > 0.0,
+        Directed::Down => true,
+        Directed::Up => false,
+    };
+    narrow_directed(sum, down)
 }

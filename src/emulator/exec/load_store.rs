@@ -1,7 +1,7 @@
 //! Loads and stores of 1 to 16 bytes a lane.
 
 use super::access::{Addresses, SPACE_BITS, Shape, addresses, count, resolve, space};
-use super::op::{Op, handler};
+use super::op::{Op, handler, plain_handler};
 use super::warp::{Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
 
@@ -193,37 +193,46 @@ impl<E: Element, const N: usize, const SPACE: u32> Op for Store<E, N, SPACE> {
     }
 }
 
+/// Accesses that kernels make all the time are compiled per space and for wide vectors.
 fn load_of<E: Element, const N: usize>(space: u32) -> Handler {
     match space {
         space::GLOBAL => handler::<Load<E, N, { space::GLOBAL }>>(),
         space::SHARED => handler::<Load<E, N, { space::SHARED }>>(),
-        _ => handler::<Load<E, N, BY_INSTRUCTION>>(),
+        _ => rare_load::<E, N>(),
     }
+}
+
+fn rare_load<E: Element, const N: usize>() -> Handler {
+    plain_handler::<Load<E, N, BY_INSTRUCTION>>()
 }
 
 fn store_of<E: Element, const N: usize>(space: u32) -> Handler {
     match space {
         space::GLOBAL => handler::<Store<E, N, { space::GLOBAL }>>(),
         space::SHARED => handler::<Store<E, N, { space::SHARED }>>(),
-        _ => handler::<Store<E, N, BY_INSTRUCTION>>(),
+        _ => rare_store::<E, N>(),
     }
+}
+
+fn rare_store<E: Element, const N: usize>() -> Handler {
+    plain_handler::<Store<E, N, BY_INSTRUCTION>>()
 }
 
 /// The handler of a load of `count` elements of `bytes` bytes.
 pub(crate) fn load(space: u32, bytes: u32, signed: bool, count: usize) -> Option<Handler> {
     Some(match (bytes, signed, count) {
-        (1, false, 1) => load_of::<u8, 1>(space),
-        (1, false, 2) => load_of::<u8, 2>(space),
-        (1, false, 4) => load_of::<u8, 4>(space),
-        (1, true, 1) => load_of::<i8, 1>(space),
-        (1, true, 2) => load_of::<i8, 2>(space),
-        (1, true, 4) => load_of::<i8, 4>(space),
+        (1, false, 1) => rare_load::<u8, 1>(),
+        (1, false, 2) => rare_load::<u8, 2>(),
+        (1, false, 4) => rare_load::<u8, 4>(),
+        (1, true, 1) => rare_load::<i8, 1>(),
+        (1, true, 2) => rare_load::<i8, 2>(),
+        (1, true, 4) => rare_load::<i8, 4>(),
         (2, false, 1) => load_of::<u16, 1>(space),
-        (2, false, 2) => load_of::<u16, 2>(space),
-        (2, false, 4) => load_of::<u16, 4>(space),
-        (2, true, 1) => load_of::<i16, 1>(space),
-        (2, true, 2) => load_of::<i16, 2>(space),
-        (2, true, 4) => load_of::<i16, 4>(space),
+        (2, false, 2) => rare_load::<u16, 2>(),
+        (2, false, 4) => rare_load::<u16, 4>(),
+        (2, true, 1) => rare_load::<i16, 1>(),
+        (2, true, 2) => rare_load::<i16, 2>(),
+        (2, true, 4) => rare_load::<i16, 4>(),
         (4, _, 1) => load_of::<u32, 1>(space),
         (4, _, 2) => load_of::<u32, 2>(space),
         (4, _, 4) => load_of::<u32, 4>(space),
@@ -236,12 +245,12 @@ pub(crate) fn load(space: u32, bytes: u32, signed: bool, count: usize) -> Option
 /// The handler of a store of `count` elements of `bytes` bytes.
 pub(crate) fn store(space: u32, bytes: u32, count: usize) -> Option<Handler> {
     Some(match (bytes, count) {
-        (1, 1) => store_of::<u8, 1>(space),
-        (1, 2) => store_of::<u8, 2>(space),
-        (1, 4) => store_of::<u8, 4>(space),
+        (1, 1) => rare_store::<u8, 1>(),
+        (1, 2) => rare_store::<u8, 2>(),
+        (1, 4) => rare_store::<u8, 4>(),
         (2, 1) => store_of::<u16, 1>(space),
-        (2, 2) => store_of::<u16, 2>(space),
-        (2, 4) => store_of::<u16, 4>(space),
+        (2, 2) => rare_store::<u16, 2>(),
+        (2, 4) => rare_store::<u16, 4>(),
         (4, 1) => store_of::<u32, 1>(space),
         (4, 2) => store_of::<u32, 2>(space),
         (4, 4) => store_of::<u32, 4>(space),

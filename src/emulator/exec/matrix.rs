@@ -197,6 +197,122 @@ fn multiply<const K: usize>(tiles: &mut Tiles<K>) {
     }
 }
 
+/// m16n8k16 with bf16 operands for AVX2: the same sums in the same order, laid out by shuffles instead of lane by lane.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn mma_bf16_avx2(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+    use std::arch::x86_64::*;
+
+    #[repr(C, align(64))]
+    struct Operands {
+        a: [[f32; 16]; 16],
+        b: [__m256; 16],
+    }
+    // SAFETY: the run loop passes a valid instruction; this one has two entries.
+    let (ins, second) = unsafe { (&*ip, &*ip.add(1)) };
+    if !converged(warp) {
+        let live = warp.live;
+        return warp.fail_divergent(ip, live);
+    }
+    let op = |n: usize| if n < 8 { ins.ops[n] } else { second.ops[n - 8] };
+    let mut tiles = Operands {
+        a: [[0.0; 16]; 16],
+        b: [_mm256_setzero_ps(); 16],
+    };
+    for r in 0..4 {
+        let bits = warp.slot::<__m128i>(op(4 + r));
+        for g in 0..8 {
+            // Four words are eight neighbours of one row.
+            // SAFETY: the operand is a slot of 32 words.
+            let words = unsafe { _mm_load_si128(bits.add(g)) };
+            let row = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(words));
+            let target = &mut tiles.a[g + 8 * (r & 1)][8 * (r >> 1)];
+            // SAFETY: eight elements from column 0 or 8 of a row of sixteen.
+            unsafe { _mm256_storeu_si256((target as *mut f32).cast(), row) };
+        }
+    }
+    for r in 0..2 {
+        let bits = warp.slot::<__m128i>(op(8 + r));
+        // SAFETY: the operand is a slot of 32 words.
+        let pair = |g: usize| unsafe { _mm256_loadu2_m128i(bits.add(g + 4), bits.add(g)) };
+        let (w0, w1, w2, w3) = (pair(0), pair(1), pair(2), pair(3));
+        let (low01, low23) = (_mm256_unpacklo_epi32(w0, w1), _mm256_unpacklo_epi32(w2, w3));
+        let (high01, high23) = (_mm256_unpackhi_epi32(w0, w1), _mm256_unpackhi_epi32(w2, w3));
+        let columns = [
+            _mm256_unpacklo_epi64(low01, low23),
+            _mm256_unpackhi_epi64(low01, low23),
+            _mm256_unpacklo_epi64(high01, high23),
+            _mm256_unpackhi_epi64(high01, high23),
+        ];
+        for (t, column) in columns.into_iter().enumerate() {
+            let upper = _mm256_set1_epi32(0xffff_0000u32 as i32);
+            tiles.b[8 * r + 2 * t] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(column));
+            tiles.b[8 * r + 2 * t + 1] = _mm256_castsi256_ps(_mm256_and_si256(column, upper));
+        }
+    }
+    for half in 0..2 {
+        let (even, odd) = (
+            warp.slot::<f32>(op(10 + 2 * half)),
+            warp.slot::<f32>(op(11 + 2 * half)),
+        );
+        let mut acc = [_mm256_setzero_ps(); 8];
+        for g in (0..8).step_by(2) {
+            // SAFETY: the operands are slots of 32 words.
+            let (e, o) = unsafe {
+                (
+                    _mm256_load_ps(even.add(4 * g)),
+                    _mm256_load_ps(odd.add(4 * g)),
+                )
+            };
+            let (low, high) = (_mm256_unpacklo_ps(e, o), _mm256_unpackhi_ps(e, o));
+            acc[g] = _mm256_permute2f128_ps::<0x20>(low, high);
+            acc[g + 1] = _mm256_permute2f128_ps::<0x31>(low, high);
+        }
+        for k in 0..16 {
+            let b = tiles.b[k];
+            for (g, acc) in acc.iter_mut().enumerate() {
+                let a = _mm256_broadcast_ss(&tiles.a[g + 8 * half][k]);
+                *acc = _mm256_fmadd_ps(a, b, *acc);
+            }
+        }
+        let (even, odd) = (
+            warp.slot::<f32>(op(2 * half)),
+            warp.slot::<f32>(op(2 * half + 1)),
+        );
+        let mut columns = [[0u32; LANES]; 2];
+        for g in (0..8).step_by(2) {
+            let low = _mm256_permute2f128_ps::<0x20>(acc[g], acc[g + 1]);
+            let high = _mm256_permute2f128_ps::<0x31>(acc[g], acc[g + 1]);
+            let (e, o) = (
+                _mm256_shuffle_ps::<0x88>(low, high),
+                _mm256_shuffle_ps::<0xdd>(low, high),
+            );
+            let (to_even, to_odd) = if warp.mask == u32::MAX {
+                (even.wrapping_add(4 * g), odd.wrapping_add(4 * g))
+            } else {
+                let [first, second] = &mut columns;
+                (
+                    first[4 * g..].as_mut_ptr().cast(),
+                    second[4 * g..].as_mut_ptr().cast(),
+                )
+            };
+            // SAFETY: the destinations are slots of 32 words, or the arrays that stand in for them.
+            unsafe { _mm256_storeu_ps(to_even, e) };
+            // SAFETY: as above.
+            unsafe { _mm256_storeu_ps(to_odd, o) };
+        }
+        if warp.mask != u32::MAX {
+            // SAFETY: the first four operands are 32-bit destinations.
+            unsafe { warp.write32(ins.ops[2 * half], &columns[0]) };
+            // SAFETY: as above.
+            unsafe { warp.write32(ins.ops[2 * half + 1], &columns[1]) };
+        }
+    }
+    warp.counters.mma_ops += 1;
+    warp.counters.mma_macs += 16 * 8 * 16;
+    ip.wrapping_add(2)
+}
+
 /// The handler of `ldmatrix` with `count` matrices.
 pub(crate) fn load_matrix(count: usize, transposed: bool) -> Option<Handler> {
     Some(match (count, transposed) {
@@ -212,6 +328,10 @@ pub(crate) fn load_matrix(count: usize, transposed: bool) -> Option<Handler> {
 
 /// The handler of `mma.sync` with f32 accumulators, and its A and B register counts.
 pub(crate) fn mma(shape: &str, ty: &str) -> Option<(Handler, usize, usize)> {
+    #[cfg(target_arch = "x86_64")]
+    if (shape, ty) == ("m16n8k16", "bf16") && super::op::has_avx2() {
+        return Some((mma_bf16_avx2, 4, 2));
+    }
     Some(match (shape, ty) {
         ("m16n8k16", "bf16") => (handler::<Mma<Bf16x2, 16>>(), 4, 2),
         ("m16n8k16", "f16") => (handler::<Mma<F16x2, 16>>(), 4, 2),

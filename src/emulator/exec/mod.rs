@@ -13,7 +13,7 @@ pub(crate) mod convert;
 mod counters;
 mod fault;
 pub(crate) mod float;
-mod float16;
+pub(crate) mod float16;
 pub(crate) mod integer;
 mod lane;
 pub(crate) mod load_store;

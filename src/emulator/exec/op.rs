@@ -61,6 +61,8 @@ pub(crate) struct Selected {
     pub handler: Handler,
     pub dst: RegClass,
     pub src: [Option<RegClass>; 3],
+    /// For `Ins::imm`.
+    pub imm: i64,
 }
 
 /// Makes a value of a closure type that captures nothing.
@@ -72,11 +74,12 @@ fn conjure<F: Copy>() -> F {
     unsafe { std::ptr::NonNull::<F>::dangling().read() }
 }
 
-const CHUNK: usize = 8;
+/// Lanes that handlers work on at a time.
+pub(crate) const CHUNK: usize = 8;
 
 /// Where the results of an instruction go: the destination itself, or scratch memory to be blended afterwards.
 #[inline(always)]
-fn out<T: Lane>(warp: &mut Warp, offset: u32) -> *mut T::Bits {
+pub(crate) fn out<T: Lane>(warp: &mut Warp, offset: u32) -> *mut T::Bits {
     if warp.mask == FULL {
         warp.slot(offset)
     } else {
@@ -86,7 +89,7 @@ fn out<T: Lane>(warp: &mut Warp, offset: u32) -> *mut T::Bits {
 
 /// Blends scratch results into the destination if need be.
 #[inline(always)]
-unsafe fn settle<T: Lane>(warp: &mut Warp, offset: u32) {
+pub(crate) unsafe fn settle<T: Lane>(warp: &mut Warp, offset: u32) {
     if warp.mask != FULL {
         if size_of::<T::Bits>() == 8 {
             // SAFETY: the destination is a slot of 64-bit lanes, and scratch holds as many.
@@ -106,14 +109,14 @@ unsafe fn settle<T: Lane>(warp: &mut Warp, offset: u32) {
 
 /// Reads eight lanes.
 #[inline(always)]
-unsafe fn chunk<T: Copy>(base: *const T, index: usize) -> [T; CHUNK] {
+pub(crate) unsafe fn chunk<T: Copy>(base: *const T, index: usize) -> [T; CHUNK] {
     // SAFETY: the caller passes a slot of 32 lanes and an index below 4.
     unsafe { base.add(index * CHUNK).cast::<[T; CHUNK]>().read() }
 }
 
 /// Writes eight lanes.
 #[inline(always)]
-unsafe fn set_chunk<T: Copy>(base: *mut T, index: usize, value: [T; CHUNK]) {
+pub(crate) unsafe fn set_chunk<T: Copy>(base: *mut T, index: usize, value: [T; CHUNK]) {
     // SAFETY: the caller passes a slot of 32 lanes and an index below 4.
     unsafe { base.add(index * CHUNK).cast::<[T; CHUNK]>().write(value) }
 }
@@ -273,10 +276,12 @@ impl<F: Fn(u32, u32) -> u32 + Copy> Op for PredicateLogic<F> {
 }
 
 pub(crate) fn unary<A: Lane, D: Lane, F: Fn(A) -> D + Copy>(_: F) -> Selected {
+    let handler = handler::<Unary<A, D, F>>();
     Selected {
-        handler: handler::<Unary<A, D, F>>(),
+        handler,
         dst: D::CLASS,
         src: [Some(A::CLASS), None, None],
+        imm: 0,
     }
 }
 
@@ -286,6 +291,7 @@ pub(crate) fn binary<A: Lane, B: Lane, D: Lane, F: Fn(A, B) -> D + Copy>(_: F) -
         handler,
         dst: D::CLASS,
         src: [Some(A::CLASS), Some(B::CLASS), None],
+        imm: 0,
     }
 }
 
@@ -297,6 +303,7 @@ pub(crate) fn ternary<A: Lane, B: Lane, C: Lane, D: Lane, F: Fn(A, B, C) -> D + 
         handler,
         dst: D::CLASS,
         src: [Some(A::CLASS), Some(B::CLASS), Some(C::CLASS)],
+        imm: 0,
     }
 }
 
@@ -306,6 +313,55 @@ pub(crate) fn compare<A: Lane, F: Fn(A, A) -> bool + Copy>(_: F) -> Selected {
         handler,
         dst: RegClass::Pred,
         src: [Some(A::CLASS), Some(A::CLASS), None],
+        imm: 0,
+    }
+}
+
+/// Like [`unary`], [`binary`], [`ternary`] and [`compare`], but compiled once: for instructions that kernels hardly ever
+/// run. They must not use `mul_add`, which is a library call without FMA.
+pub(crate) mod rare {
+    use super::*;
+
+    pub(crate) fn unary<A: Lane, D: Lane, F: Fn(A) -> D + Copy>(_: F) -> Selected {
+        let handler = plain_handler::<Unary<A, D, F>>();
+        Selected {
+            handler,
+            dst: D::CLASS,
+            src: [Some(A::CLASS), None, None],
+            imm: 0,
+        }
+    }
+
+    pub(crate) fn binary<A: Lane, B: Lane, D: Lane, F: Fn(A, B) -> D + Copy>(_: F) -> Selected {
+        let handler = plain_handler::<Binary<A, B, D, F>>();
+        Selected {
+            handler,
+            dst: D::CLASS,
+            src: [Some(A::CLASS), Some(B::CLASS), None],
+            imm: 0,
+        }
+    }
+
+    pub(crate) fn ternary<A: Lane, B: Lane, C: Lane, D: Lane, F: Fn(A, B, C) -> D + Copy>(
+        _: F,
+    ) -> Selected {
+        let handler = plain_handler::<Ternary<A, B, C, D, F>>();
+        Selected {
+            handler,
+            dst: D::CLASS,
+            src: [Some(A::CLASS), Some(B::CLASS), Some(C::CLASS)],
+            imm: 0,
+        }
+    }
+
+    pub(crate) fn compare<A: Lane, F: Fn(A, A) -> bool + Copy>(_: F) -> Selected {
+        let handler = plain_handler::<Compare<A, F>>();
+        Selected {
+            handler,
+            dst: RegClass::Pred,
+            src: [Some(A::CLASS), Some(A::CLASS), None],
+            imm: 0,
+        }
     }
 }
 
@@ -316,5 +372,6 @@ pub(crate) fn predicate<F: Fn(u32, u32) -> u32 + Copy>(_: F) -> Selected {
         handler,
         dst: RegClass::Pred,
         src: [Some(RegClass::Pred), Some(RegClass::Pred), None],
+        imm: 0,
     }
 }

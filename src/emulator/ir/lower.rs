@@ -1,7 +1,9 @@
 //! Statements to instructions: the dispatch on opcodes, arithmetic, comparisons and control flow.
 
+use super::param_address;
 use super::symbols::Symbols;
 use super::{Constant, Flow, Inst, Register, Special};
+use crate::emulator::exec::float16::Directed;
 use crate::emulator::exec::warp::Handler;
 use crate::emulator::exec::{control, convert, float, integer, op, ops_extra, shuffle};
 use crate::emulator::ptx::{Entry, Operand, PtxError, RegClass, Statement};
@@ -15,6 +17,8 @@ pub(super) type Refusal = String;
 pub(super) struct Lowering<'a> {
     pub(super) symbols: &'a Symbols,
     pub(super) param_bytes: u32,
+    /// See [`param_address`].
+    pub(super) param_addresses: HashMap<u32, i64>,
     pub(super) registers: Vec<Register>,
     pub(super) insts: Vec<Inst>,
     constants: BTreeMap<(u64, u64, u32), u32>,
@@ -50,6 +54,7 @@ pub(super) fn lower(
     let mut lowering = Lowering {
         symbols,
         param_bytes,
+        param_addresses: param_address::find(entry, symbols),
         registers,
         insts: Vec::new(),
         constants: BTreeMap::new(),
@@ -167,8 +172,10 @@ impl Lowering<'_> {
         &mut self.insts[last]
     }
 
-    pub(super) fn pure(&mut self, handler: Handler, dst: u32, srcs: Vec<u32>) {
-        self.push(handler, vec![dst], srcs).pure = true;
+    pub(super) fn pure(&mut self, handler: Handler, dst: u32, srcs: Vec<u32>) -> &mut Inst {
+        let inst = self.push(handler, vec![dst], srcs);
+        inst.pure = true;
+        inst
     }
 
     /// `dst = src`, of one class.
@@ -313,7 +320,7 @@ impl Lowering<'_> {
             srcs.push(self.source(operand, *class)?);
         }
         let dst = self.destination(&operands[0], selected.dst)?;
-        self.pure(selected.handler, dst, srcs);
+        self.pure(selected.handler, dst, srcs).imm = selected.imm;
         Ok(())
     }
 
@@ -430,7 +437,9 @@ impl Lowering<'_> {
                 inst.pure = true;
                 inst.imm = (table.bits(4) & 255) as i64;
             }
-            "add" | "addc" | "sub" | "subc" if base.ends_with('c') || modifiers.contains(&"cc") => {
+            "add" | "addc" | "sub" | "subc" | "mad" | "madc"
+                if base.ends_with('c') || modifiers.contains(&"cc") =>
+            {
                 self.carry_chain(base, modifiers, ty, o)
                     .map_err(|why| if why.is_empty() { unknown() } else { why })?;
             }
@@ -777,12 +786,12 @@ impl Lowering<'_> {
         let selected = convert::select(to, from, m).ok_or("")?;
         let src = self.source(a, selected.src[0].unwrap_or(RegClass::B32))?;
         let (dst, widening) = self.wide_destination(d, selected.dst, to.starts_with('s'))?;
-        self.pure(selected.handler, dst, vec![src]);
+        self.pure(selected.handler, dst, vec![src]).imm = selected.imm;
         self.widen(dst, widening);
         Ok(())
     }
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`
+    /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`
     fn carry_chain(
         &mut self,
         base: &str,
@@ -790,6 +799,23 @@ impl Lowering<'_> {
         ty: &str,
         o: &[Operand],
     ) -> Result<(), Refusal> {
+        if let ("mad" | "madc", [d, a, b, c]) = (base, o) {
+            // The carry comes from the addition alone.
+            let part = modifiers
+                .iter()
+                .find(|part| matches!(**part, "lo" | "hi"))
+                .ok_or("")?;
+            let product = integer::select2(&format!("mul.{part}"), ty).ok_or("")?;
+            let temporary = self.temporary(product.dst);
+            self.arithmetic(product, &[Operand::Reg(temporary), a.clone(), b.clone()])?;
+            let sum = if base == "mad" { "add" } else { "addc" };
+            return self.carry_chain(
+                sum,
+                modifiers,
+                ty,
+                &[d.clone(), Operand::Reg(temporary), c.clone()],
+            );
+        }
         let sets = modifiers.contains(&"cc");
         let handler = match (base, ty) {
             ("add", "u32" | "s32") => op::plain_handler::<ops_extra::Carry<u32, false, false>>(),
@@ -862,18 +888,23 @@ fn select_arithmetic(
                 "NaN" => m.nan = true,
                 "relu" => m.relu = true,
                 "approx" | "full" => m.approx = true,
+                "rz" => m.directed = Some(Directed::Zero),
+                "rm" => m.directed = Some(Directed::Down),
+                "rp" => m.directed = Some(Directed::Up),
                 _ => return None,
             }
         }
         let takes = |allowed: bool, asked: bool| allowed || !asked;
         let half = ty != "f32" && ty != "f64";
-        let known = takes(ty == "f32" || half, m.ftz)
+        let reciprocal = m.approx && matches!(base, "rcp" | "rsqrt");
+        let known = takes(ty == "f32" || half || reciprocal, m.ftz)
             && takes(
                 matches!(base, "add" | "sub" | "mul" | "fma" | "mad") && ty == "f32",
                 m.sat,
             )
             && takes(matches!(base, "min" | "max"), m.nan)
             && takes(base == "fma" && half, m.relu)
+            && takes(operands > 2 && ty == "f32", m.directed.is_some())
             && takes(
                 matches!(
                     base,

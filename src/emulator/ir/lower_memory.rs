@@ -107,9 +107,26 @@ impl Lowering<'_> {
             (class, bytes, count) = (RegClass::B64, 8, 2);
         }
         if found == space::PARAM
-            && let Operand::Address(AddressBase::Symbol(name), offset) = source
+            && let Operand::Address(base, offset) = source
         {
-            return self.parameter(name, *offset, &elements, bytes, signed);
+            let start = match base {
+                AddressBase::Symbol(name) => {
+                    let symbol = self
+                        .symbols
+                        .get(name)
+                        .filter(|s| s.space == VarSpace::Param);
+                    Some(
+                        symbol
+                            .ok_or_else(|| format!("`{name}` is not a parameter"))?
+                            .address as i64,
+                    )
+                }
+                AddressBase::Reg(register) => self.param_addresses.get(register).copied(),
+                AddressBase::Absolute => Some(0),
+            };
+            if let Some(start) = start {
+                return self.parameter(start + offset, &elements, bytes, signed);
+            }
         }
         let handler = load_store::load(found, bytes, signed, count)
             .ok_or("this width of load is not implemented")?;
@@ -138,21 +155,13 @@ impl Lowering<'_> {
     /// A load from a known place in the parameter block becomes a constant of the launch.
     fn parameter(
         &mut self,
-        name: &str,
-        offset: i64,
+        start: i64,
         elements: &[Operand],
         bytes: u32,
         signed: bool,
     ) -> Result<(), Refusal> {
-        let Some(symbol) = self
-            .symbols
-            .get(name)
-            .filter(|s| s.space == VarSpace::Param)
-        else {
-            return Err(format!("`{name}` is not a parameter"));
-        };
         for (index, element) in elements.iter().enumerate() {
-            let at = symbol.address as i64 + offset + index as i64 * i64::from(bytes);
+            let at = start + index as i64 * i64::from(bytes);
             if at < 0 || at + i64::from(bytes) > i64::from(self.param_bytes) {
                 return Err(format!(
                     "offset {at} lies outside of the {} bytes of parameters",
@@ -186,7 +195,9 @@ impl Lowering<'_> {
     pub(super) fn lower_store(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
         let (found, ty, mut count) = self.access(rest)?;
         if found == space::PARAM {
-            return Err("stores to parameters are not implemented".into());
+            return Err(
+                "calls of device functions are not implemented (inline the function)".into(),
+            );
         }
         let [target, value] = o else {
             return Err("a store takes an address and a value".into());

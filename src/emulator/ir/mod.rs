@@ -12,6 +12,7 @@ mod emit;
 mod lower;
 mod lower_memory;
 mod lower_move;
+mod param_address;
 mod slots;
 mod symbols;
 
@@ -40,6 +41,18 @@ pub(crate) enum Constant {
 }
 
 impl Constant {
+    /// Whether lanes of a warp see different values.
+    pub(crate) fn differs_by_lane(self) -> bool {
+        use Special::{LaneId, LaneMaskEq, LaneMaskGe, LaneMaskGt, LaneMaskLe, LaneMaskLt, Tid};
+        let Constant::Special(special) = self else {
+            return false;
+        };
+        matches!(
+            special,
+            Tid(_) | LaneId | LaneMaskEq | LaneMaskLe | LaneMaskLt | LaneMaskGe | LaneMaskGt
+        )
+    }
+
     /// Two numbers that tell constants apart.
     fn key(self) -> (u64, u64) {
         match self {

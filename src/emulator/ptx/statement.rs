@@ -87,7 +87,14 @@ impl<'a> Parser<'a> {
                 Token::Name(word) if word.starts_with('.') => {
                     self.advance()?;
                     match word {
-                        ".reg" => self.registers(entry, &mut scopes)?,
+                        ".reg" => {
+                            let ty = self.name("a register type")?;
+                            self.registers(ty, entry, &mut scopes)?;
+                        }
+                        // `.reg.b32` is one word to the lexer.
+                        glued if glued.starts_with(".reg.") => {
+                            self.registers(&glued[4..], entry, &mut scopes)?;
+                        }
                         ".shared" => entry
                             .variables
                             .extend(self.variables(VarSpace::Shared, line)?),
@@ -215,8 +222,12 @@ impl<'a> Parser<'a> {
         Ok((file, line))
     }
 
-    fn registers(&mut self, entry: &mut Entry, scopes: &mut Scopes<'a>) -> Result<(), PtxError> {
-        let word = self.name("a register type")?;
+    fn registers(
+        &mut self,
+        word: &str,
+        entry: &mut Entry,
+        scopes: &mut Scopes<'a>,
+    ) -> Result<(), PtxError> {
         let class = match type_bytes(word) {
             _ if word == ".pred" => RegClass::Pred,
             Some(1 | 2) => RegClass::B16,
