@@ -181,18 +181,14 @@ impl Opened {
     fn new() -> Opened {
         let (mut device, mut engine) = (null_mut(), null_mut());
         // SAFETY: a NUL-terminated text and the address of a local.
-        assert_eq!(
-            unsafe { neap_device_open(c"emu:tiny".as_ptr(), &mut device) },
-            NeapStatus::Ok
-        );
+        let status = unsafe { neap_device_open(c"emu:tiny".as_ptr(), &mut device) };
+        assert_eq!(status, NeapStatus::Ok);
         // SAFETY: all-zero bytes are a value of the struct.
         let mut options: NeapEngineOptions = unsafe { std::mem::zeroed() };
         options.struct_size = size_of::<NeapEngineOptions>();
         // SAFETY: the struct has the size it states.
-        assert_eq!(
-            unsafe { neap_engine_options_init(&mut options) },
-            NeapStatus::Ok
-        );
+        let status = unsafe { neap_engine_options_init(&mut options) };
+        assert_eq!(status, NeapStatus::Ok);
         options.max_seqs = 1;
         options.max_chunk_tokens = 16;
         let model = CString::new(MODEL).expect("no NUL");
@@ -214,21 +210,21 @@ impl Opened {
     /// Closes both and asserts that the emulator has no object left.
     fn close(self) {
         // SAFETY: a live engine that nothing uses any more.
-        assert_eq!(unsafe { neap_engine_close(self.engine) }, NeapStatus::Ok);
+        let status = unsafe { neap_engine_close(self.engine) };
+        assert_eq!(status, NeapStatus::Ok);
         // SAFETY: all-zero bytes are a value of the struct.
         let mut info: NeapDeviceInfo = unsafe { std::mem::zeroed() };
         info.struct_size = size_of::<NeapDeviceInfo>();
         // SAFETY: a live device and a whole struct.
-        assert_eq!(
-            unsafe { neap_device_info(self.device, &mut info) },
-            NeapStatus::Ok
-        );
+        let status = unsafe { neap_device_info(self.device, &mut info) };
+        assert_eq!(status, NeapStatus::Ok);
         assert_eq!(
             (info.live_objects, info.is_emulator, info.total_bytes),
             (0, 1, 512 << 20)
         );
         // SAFETY: a live device that nothing uses any more.
-        assert_eq!(unsafe { neap_device_close(self.device) }, NeapStatus::Ok);
+        let status = unsafe { neap_device_close(self.device) };
+        assert_eq!(status, NeapStatus::Ok);
     }
 }
 
@@ -338,37 +334,31 @@ fn a_callback_stops_the_generation_and_the_engine_goes_on() {
 fn misuse_is_answered_with_a_sentence() {
     let mut device = null_mut();
     // SAFETY: null is answered, not read.
-    assert_eq!(
-        unsafe { neap_device_open(null(), &mut device) },
-        NeapStatus::InvalidArgument
-    );
+    let status = unsafe { neap_device_open(null(), &mut device) };
+    assert_eq!(status, NeapStatus::InvalidArgument);
     assert!(last_error().contains("name is null"), "{}", last_error());
     // SAFETY: NUL-terminated, but not UTF-8.
-    assert_eq!(
-        unsafe { neap_device_open(c"\xff".as_ptr(), &mut device) },
-        NeapStatus::InvalidArgument
-    );
+    let status = unsafe { neap_device_open(c"\xff".as_ptr(), &mut device) };
+    assert_eq!(status, NeapStatus::InvalidArgument);
     assert!(last_error().contains("UTF-8"), "{}", last_error());
     // SAFETY: NUL-terminated.
-    assert_eq!(
-        unsafe { neap_device_open(c"abacus".as_ptr(), &mut device) },
-        NeapStatus::InvalidArgument
-    );
+    let status = unsafe { neap_device_open(c"abacus".as_ptr(), &mut device) };
+    assert_eq!(status, NeapStatus::InvalidArgument);
     assert!(last_error().contains("emu:PROFILE"), "{}", last_error());
     assert!(device.is_null());
     // SAFETY: null is accepted.
-    assert_eq!(unsafe { neap_engine_close(null_mut()) }, NeapStatus::Ok);
+    let status = unsafe { neap_engine_close(null_mut()) };
+    assert_eq!(status, NeapStatus::Ok);
     // SAFETY: null is accepted.
-    assert_eq!(unsafe { neap_device_close(null_mut()) }, NeapStatus::Ok);
+    let status = unsafe { neap_device_close(null_mut()) };
+    assert_eq!(status, NeapStatus::Ok);
 
     let opened = Opened::new();
     // SAFETY: all-zero bytes are a value of the struct.
     let mut carve: NeapCarve = unsafe { std::mem::zeroed() };
     // SAFETY: a live engine and a whole struct whose size was never set.
-    assert_eq!(
-        unsafe { neap_engine_carve(opened.engine, &mut carve) },
-        NeapStatus::InvalidArgument
-    );
+    let status = unsafe { neap_engine_carve(opened.engine, &mut carve) };
+    assert_eq!(status, NeapStatus::InvalidArgument);
     assert!(
         last_error().contains("NeapCarve.struct_size is 0"),
         "{}",
@@ -376,33 +366,25 @@ fn misuse_is_answered_with_a_sentence() {
     );
     carve.struct_size = size_of::<NeapCarve>();
     // SAFETY: a live engine and a whole struct.
-    assert_eq!(
-        unsafe { neap_engine_carve(opened.engine, &mut carve) },
-        NeapStatus::Ok
-    );
+    let status = unsafe { neap_engine_carve(opened.engine, &mut carve) };
+    assert_eq!(status, NeapStatus::Ok);
     assert_eq!((carve.num_pools, carve.page_size), (2, 16));
     // SAFETY: all-zero bytes are a value of the struct.
     let mut pool: NeapPool = unsafe { std::mem::zeroed() };
     pool.struct_size = size_of::<NeapPool>();
     // SAFETY: a live engine and a whole struct.
-    assert_eq!(
-        unsafe { neap_engine_pool(opened.engine, 2, &mut pool) },
-        NeapStatus::InvalidArgument
-    );
+    let status = unsafe { neap_engine_pool(opened.engine, 2, &mut pool) };
+    assert_eq!(status, NeapStatus::InvalidArgument);
     // SAFETY: null is answered, not read.
-    assert_eq!(
-        unsafe { neap_engine_pool(null(), 0, &mut pool) },
-        NeapStatus::InvalidArgument
-    );
+    let status = unsafe { neap_engine_pool(null(), 0, &mut pool) };
+    assert_eq!(status, NeapStatus::InvalidArgument);
 
     // SAFETY: all-zero bytes are a value of the struct.
     let mut options: NeapGenerateOptions = unsafe { std::mem::zeroed() };
     options.struct_size = size_of::<NeapGenerateOptions>();
     // SAFETY: a whole struct.
-    assert_eq!(
-        unsafe { neap_generate_options_init(&mut options) },
-        NeapStatus::Ok
-    );
+    let status = unsafe { neap_generate_options_init(&mut options) };
+    assert_eq!(status, NeapStatus::Ok);
     for (prompt, max_new_tokens, word) in [
         (&[][..], 4, "prompt"),
         (&[2, 4096][..], 4, "4096"),
