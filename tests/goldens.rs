@@ -253,7 +253,8 @@ fn the_rule_notices_the_mistakes_it_is_for() {
     let theta = |kind: &'static str, theta: f64| {
         move |config: &mut Value| config["rope_parameters"][kind]["rope_theta"] = theta.into()
     };
-    let mistakes: [(&str, &dyn Fn(&mut Value)); 7] = [
+    type Mistake<'a> = (&'a str, &'a dyn Fn(&mut Value));
+    let mistakes: [Mistake; 7] = [
         ("window 63", &|config| config["sliding_window"] = 63.into()),
         ("window 65", &|config| config["sliding_window"] = 65.into()),
         ("all layers sliding", &all("sliding_attention")),

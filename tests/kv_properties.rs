@@ -49,6 +49,9 @@ struct Seen {
     refused_for_now: u64,
 }
 
+/// A step in flight: its id, its number, the sequences and the tokens that settle with it.
+type InFlight = (StepId, u64, Vec<(SequenceId, u32)>);
+
 struct Check {
     seen: Seen,
     /// The last pool of each slab.
@@ -61,8 +64,7 @@ struct Check {
     owners: HashMap<u32, usize>,
     /// Pages that left their sequence, and the newest step launched then.
     waiting: VecDeque<(u64, u32)>,
-    /// `(step, number, sequences and the tokens that settle with it)` in flight.
-    steps: VecDeque<(StepId, u64, Vec<(SequenceId, u32)>)>,
+    steps: VecDeque<InFlight>,
     launched: u64,
     completed: u64,
 }
@@ -419,7 +421,7 @@ impl Check {
                 }
             }
         }
-        if operation % AUDIT_EVERY == 0 {
+        if operation.is_multiple_of(AUDIT_EVERY) {
             self.kv.allocator().audit().unwrap();
             for (id, model) in &self.models {
                 for (g, table) in model.tables.iter().enumerate() {
@@ -445,6 +447,8 @@ impl Check {
         }
     }
 
+    // A guard instead of the inner `if` would let the draw fall through to the next arm.
+    #[allow(clippy::collapsible_match)]
     fn run(mut self, seed: u64, longest: u32) -> Seen {
         let mut random = Random(seed);
         for operation in 0..OPERATIONS {

@@ -99,8 +99,9 @@ fn at_least_the_ideal_minus_one_in_all_sixty_rows() {
 
 #[test]
 fn the_five_configurations_have_their_published_geometry() {
-    // Bytes a token and layer in bf16, layers, and window: tests/data/configs/README.md.
-    let expected: [(&str, &[(u64, usize, Option<u32>)]); 5] = [
+    /// Bytes a token and layer in bf16, layers, and window: tests/data/configs/README.md.
+    type Group = (u64, usize, Option<u32>);
+    let expected: [(&str, &[Group]); 5] = [
         ("gpt-oss-20b", &[(2_048, 12, None), (2_048, 12, Some(128))]),
         ("gpt-oss-120b", &[(2_048, 18, None), (2_048, 18, Some(128))]),
         (
