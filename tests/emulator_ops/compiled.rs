@@ -497,5 +497,8 @@ fn calls_are_refused_at_their_line() {
         .expect("a line of the text");
     // A call begins with the store of its first argument.
     assert!(line.trim_start().starts_with("st.param"), "{error}: {line}");
-    assert!(error.message.contains("calls of device functions"), "{error}");
+    assert!(
+        error.message.contains("calls of device functions"),
+        "{error}"
+    );
 }
