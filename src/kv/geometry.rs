@@ -1,158 +1,25 @@
 //! Layer groups and the bytes of their pages.
 //!
-//! A page holds `page_size` tokens of one layer group: K and V of every layer of that group. Inside a slab
+//! A page holds `page_size` rows of one layer group: K and V of every layer of that group. Inside a slab
 //! the layout is layer-major, `[layer][page][K|V][kv_head][token][dim]` (HND), so one layer's share of a
-//! page is contiguous and starts at a multiple of [`ENTRY_UNIT_BYTES`].
+//! page is contiguous and starts at a multiple of [`ENTRY_UNIT_BYTES`]. A row is one token, but for compressed layers
+//! (one row for `ratio` tokens) and recurrent state (one page for a whole sequence).
+//!
+//! A layer may keep several things (DeepSeek-V4: a window, compressed rows, the compressor's state): it then belongs to
+//! several groups. Or none, where it reads the KV of an earlier layer (Gemma 3n).
 
-use std::fmt;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::Serialize;
 use thiserror::Error;
 
-use super::window;
-
-/// Unit of a [`PageEntry`], and the alignment of a page: 256 bytes.
-pub const ENTRY_UNIT_BYTES: u64 = 256;
-
-/// Bytes that a [`PageEntry`] can reach from the base of the KV arena: 1 TiB.
-pub const ENTRY_REACH_BYTES: u64 = ENTRY_UNIT_BYTES << 32;
+pub use super::dtype::KvDtype;
+pub use super::layer::{AttentionKind, LayerKv, LayerSpec};
+pub use super::page::{ENTRY_REACH_BYTES, ENTRY_UNIT_BYTES, PageEntry, PageSize, PageStrides};
 
 /// Most layers a model may have.
 pub const MAX_LAYERS: u32 = 1 << 16;
-
-/// Tokens per page: a power of two, 1 to 256.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct PageSize(u32);
-
-impl PageSize {
-    /// Checks a page size given in tokens.
-    ///
-    /// # Errors
-    /// [`GeometryError::PageSize`] unless `tokens` is a power of two from 1 to 256.
-    pub fn new(tokens: u64) -> Result<Self, GeometryError> {
-        match u32::try_from(tokens) {
-            Ok(t) if t.is_power_of_two() && t <= 256 => Ok(Self(t)),
-            _ => Err(GeometryError::PageSize { tokens }),
-        }
-    }
-
-    /// Tokens per page.
-    #[must_use]
-    pub const fn tokens(self) -> u32 {
-        self.0
-    }
-
-    /// Pages that `tokens` tokens occupy from the start of a page on.
-    #[must_use]
-    pub const fn pages_for(self, tokens: u32) -> u32 {
-        tokens.div_ceil(self.0)
-    }
-}
-
-/// Element type of K and V in the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum KvDtype {
-    /// bfloat16.
-    Bf16,
-    /// IEEE half precision.
-    Fp16,
-    /// 8-bit float, 4 exponent and 3 mantissa bits.
-    Fp8E4m3,
-    /// 8-bit float, 5 exponent and 2 mantissa bits.
-    Fp8E5m2,
-}
-
-impl KvDtype {
-    const NAMES: [(&'static str, Self); 5] = [
-        ("bf16", Self::Bf16),
-        ("fp16", Self::Fp16),
-        ("fp8", Self::Fp8E4m3),
-        ("fp8_e4m3", Self::Fp8E4m3),
-        ("fp8_e5m2", Self::Fp8E5m2),
-    ];
-
-    /// Bytes that `elements` contiguous elements occupy; `None` when that overflows 64 bits.
-    #[must_use]
-    pub fn bytes_for(self, elements: u64) -> Option<u64> {
-        match self {
-            Self::Bf16 | Self::Fp16 => elements.checked_mul(2),
-            Self::Fp8E4m3 | Self::Fp8E5m2 => Some(elements),
-        }
-    }
-}
-
-impl std::str::FromStr for KvDtype {
-    type Err = GeometryError;
-
-    fn from_str(name: &str) -> Result<Self, GeometryError> {
-        Self::NAMES
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, dtype)| *dtype)
-            .ok_or_else(|| GeometryError::Dtype {
-                name: name.to_owned(),
-            })
-    }
-}
-
-impl fmt::Display for KvDtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bf16 => "bf16",
-            Self::Fp16 => "fp16",
-            Self::Fp8E4m3 => "fp8_e4m3",
-            Self::Fp8E5m2 => "fp8_e5m2",
-        })
-    }
-}
-
-/// Which keys a layer reads, hence how long its pages live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum AttentionKind {
-    /// Every earlier token.
-    Full,
-    /// The last `window` tokens, the query included.
-    Sliding {
-        /// Window in tokens; counts the query itself; at least 1.
-        window: u32,
-    },
-}
-
-impl AttentionKind {
-    /// The window in tokens, `None` for full attention.
-    #[must_use]
-    pub const fn window(self) -> Option<u32> {
-        match self {
-            Self::Full => None,
-            Self::Sliding { window } => Some(window),
-        }
-    }
-
-    const fn short_name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Sliding { .. } => "swa",
-        }
-    }
-}
-
-/// KV geometry and retention rule of one layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LayerSpec {
-    /// Which keys the layer reads.
-    pub kind: AttentionKind,
-    /// KV heads.
-    pub num_kv_heads: u32,
-    /// Elements of one K row.
-    pub k_head_dim: u32,
-    /// Elements of one V row.
-    pub v_head_dim: u32,
-}
 
 /// Index of a layer group in its [`Geometry`]; also the index of its pool and of its block table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -164,20 +31,6 @@ impl GroupId {
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-/// Where a page stands: its byte offset from the base of the KV arena, in units of 256 bytes.
-/// This is the very u32 that block tables hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct PageEntry(pub u32);
-
-impl PageEntry {
-    /// Byte offset of the page's first layer chunk from the base of the KV arena.
-    #[must_use]
-    pub const fn offset_bytes(self) -> u64 {
-        self.0 as u64 * ENTRY_UNIT_BYTES
     }
 }
 
@@ -202,57 +55,6 @@ pub struct LayerGroup {
     page_size: PageSize,
     strides: PageStrides,
     page_bytes: u64,
-}
-
-/// Byte strides inside one layer's share of a page, `[K|V][kv_head][token][dim]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct PageStrides {
-    /// From one K row to the next token's.
-    pub k_token_bytes: u32,
-    /// From one KV head's K rows to the next head's.
-    pub k_head_bytes: u32,
-    /// From the start of the share to its first V row.
-    pub v_offset_bytes: u32,
-    /// From one V row to the next token's.
-    pub v_token_bytes: u32,
-    /// From one KV head's V rows to the next head's.
-    pub v_head_bytes: u32,
-    /// The whole share, rounded up to 256 bytes.
-    pub layer_page_bytes: u32,
-    /// Bytes of `layer_page_bytes` that hold no element.
-    pub padding_bytes: u32,
-}
-
-impl PageStrides {
-    fn new(spec: &LayerSpec, page_size: PageSize, dtype: KvDtype) -> Result<Self, GeometryError> {
-        let too_large = || GeometryError::PageTooLarge {
-            num_kv_heads: spec.num_kv_heads,
-            k_head_dim: spec.k_head_dim,
-            v_head_dim: spec.v_head_dim,
-            page_tokens: page_size.tokens(),
-        };
-        let rows = |dim: u32| -> Option<(u64, u64, u64)> {
-            let token = dtype.bytes_for(u64::from(dim))?;
-            let head = token.checked_mul(u64::from(page_size.tokens()))?;
-            Some((token, head, head.checked_mul(u64::from(spec.num_kv_heads))?))
-        };
-        let (k_token, k_head, k_all) = rows(spec.k_head_dim).ok_or_else(too_large)?;
-        let (v_token, v_head, v_all) = rows(spec.v_head_dim).ok_or_else(too_large)?;
-        let exact = k_all.checked_add(v_all).ok_or_else(too_large)?;
-        let rounded = exact
-            .checked_next_multiple_of(ENTRY_UNIT_BYTES)
-            .ok_or_else(too_large)?;
-        let narrow = |bytes: u64| u32::try_from(bytes).map_err(|_| too_large());
-        Ok(Self {
-            k_token_bytes: narrow(k_token)?,
-            k_head_bytes: narrow(k_head)?,
-            v_offset_bytes: narrow(k_all)?,
-            v_token_bytes: narrow(v_token)?,
-            v_head_bytes: narrow(v_head)?,
-            layer_page_bytes: narrow(rounded)?,
-            padding_bytes: narrow(rounded - exact)?,
-        })
-    }
 }
 
 impl LayerGroup {
@@ -304,17 +106,20 @@ impl LayerGroup {
         self.page_size
     }
 
+    /// Tokens that a page stands for: those of its rows.
+    #[must_use]
+    pub const fn tokens_per_page(&self) -> u32 {
+        (self.page_size.tokens()).saturating_mul(self.kind.tokens_per_row())
+    }
+
     /// Pages that one sequence of `tokens` tokens holds in steady decode, at the worst alignment of its
     /// window (I10). The null page is not counted.
     #[must_use]
     pub fn pages_for(&self, tokens: u32) -> u32 {
-        let all = self.page_size.pages_for(tokens);
-        match self.kind {
-            AttentionKind::Full => all,
-            AttentionKind::Sliding { window } => {
-                all.min(window::max_live_pages(window, self.page_size.tokens()))
-            }
-        }
+        let page_tokens = self.tokens_per_page();
+        let all = tokens.div_ceil(page_tokens);
+        let live = self.kind.max_live_pages(page_tokens);
+        live.map_or(all, |live| all.min(live))
     }
 
     fn spec(&self) -> LayerSpec {
@@ -327,18 +132,37 @@ impl LayerGroup {
     }
 }
 
+/// The part of a model whose KV one device holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Ranks among which the KV heads are shared out; heads fewer than ranks are repeated.
+    pub tensor_parallel: u32,
+    /// The layers of this pipeline stage; `None` for all.
+    pub layers: Option<Range<u32>>,
+}
+
+impl Shard {
+    /// All of it.
+    pub const WHOLE: Self = Self {
+        tensor_parallel: 1,
+        layers: None,
+    };
+}
+
 /// The layer groups of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Geometry {
-    /// Groups in the order of their [`GroupId`]: full first, then by window.
+    /// Groups in the order of their [`GroupId`]: full first, then by window; those of a draft model last.
     pub groups: Vec<LayerGroup>,
-    /// Tokens per page, the same for every group.
+    /// Rows per page, the same for every group unless [`Geometry::with_group_page_size`] says otherwise.
     pub page_size: PageSize,
-    /// Layers of the model.
+    /// Layers of the model, those of other pipeline stages included; those of a draft model follow.
     pub num_layers: u32,
     /// Longest sequence the model was made for, if the configuration says.
     pub max_position_tokens: Option<u32>,
+    /// `(layer, source)`: layers that keep no KV and read that of an earlier one.
+    pub shared_layers: Vec<(u32, u32)>,
 }
 
 impl Geometry {
@@ -355,6 +179,29 @@ impl Geometry {
         dtype: KvDtype,
         max_position_tokens: Option<u32>,
     ) -> Result<Self, GeometryError> {
+        let layers = layers.iter().map(|&spec| spec.into()).collect::<Vec<_>>();
+        Self::from_layers(
+            &layers,
+            page_size,
+            dtype,
+            max_position_tokens,
+            &Shard::WHOLE,
+        )
+    }
+
+    /// Groups the parts of `layers` (one entry a layer of the model) that `shard` holds, as [`Geometry::new`] does.
+    ///
+    /// # Errors
+    /// As [`Geometry::new`]; besides [`GeometryError::TensorParallel`] for heads that cannot be shared out,
+    /// [`GeometryError::Stage`] for a stage that is no range of the layers, [`GeometryError::SharedLayer`] for a layer that
+    /// reads the KV of one that keeps none or is in another stage.
+    pub fn from_layers(
+        layers: &[LayerKv],
+        page_size: PageSize,
+        dtype: KvDtype,
+        max_position_tokens: Option<u32>,
+        shard: &Shard,
+    ) -> Result<Self, GeometryError> {
         let num_layers = match u32::try_from(layers.len()) {
             Ok(n) if (1..=MAX_LAYERS).contains(&n) => n,
             _ => {
@@ -363,26 +210,55 @@ impl Geometry {
                 });
             }
         };
-        let mut by_spec = std::collections::BTreeMap::<LayerSpec, Vec<u32>>::new();
-        for (layer, spec) in (0..num_layers).zip(layers) {
-            let mut spec = *spec;
-            if spec.num_kv_heads == 0
-                || spec.k_head_dim == 0
-                || spec.v_head_dim == 0
-                || spec.kind.window() == Some(0)
-            {
-                return Err(GeometryError::ZeroDim { layer });
+        let stage = shard.layers.clone().unwrap_or(0..num_layers);
+        if stage.is_empty() || stage.end > num_layers {
+            return Err(GeometryError::Stage {
+                first: stage.start,
+                end: stage.end,
+                num_layers,
+            });
+        }
+        let mut by_spec = BTreeMap::<LayerSpec, Vec<u32>>::new();
+        let mut shared_layers = Vec::new();
+        for layer in stage.clone() {
+            let parts = match &layers[layer as usize] {
+                LayerKv::Own(parts) => parts,
+                &LayerKv::SharedWith(source) => {
+                    let keeps = matches!(layers.get(source as usize), Some(LayerKv::Own(_)));
+                    if !keeps || source >= layer || source < stage.start {
+                        return Err(GeometryError::SharedLayer {
+                            layer,
+                            keeper: source,
+                        });
+                    }
+                    shared_layers.push((layer, source));
+                    continue;
+                }
+            };
+            for part in parts {
+                if !part.is_possible() {
+                    return Err(GeometryError::ZeroDim { layer });
+                }
+                let mut spec =
+                    part.sharded(shard.tensor_parallel)
+                        .ok_or(GeometryError::TensorParallel {
+                            layer,
+                            num_kv_heads: part.num_kv_heads,
+                            ranks: shard.tensor_parallel,
+                        })?;
+                if let Some(longest) = max_position_tokens {
+                    spec.kind = spec.kind.within(longest);
+                }
+                let members = by_spec.entry(spec).or_default();
+                if members.last() == Some(&layer) {
+                    return Err(GeometryError::TwiceTheSame { layer });
+                }
+                members.push(layer);
             }
-            if let (Some(window), Some(longest)) = (spec.kind.window(), max_position_tokens)
-                && window >= longest
-            {
-                spec.kind = AttentionKind::Full;
-            }
-            by_spec.entry(spec).or_default().push(layer);
         }
         // `LayerSpec` orders by kind first: full, then windows ascending.
         let mut groups = Vec::with_capacity(by_spec.len());
-        let mut of_kind = std::collections::BTreeMap::<&str, u32>::new();
+        let mut of_kind = BTreeMap::<&str, u32>::new();
         for (spec, layers) in by_spec {
             let base = spec.kind.short_name();
             let number = of_kind.entry(base).or_insert(0);
@@ -394,19 +270,67 @@ impl Geometry {
             };
             groups.push(LayerGroup::new(name, &spec, layers, page_size, dtype)?);
         }
+        if groups.is_empty() {
+            return Err(GeometryError::NothingCached);
+        }
         Ok(Self {
             groups,
             page_size,
             num_layers,
             max_position_tokens,
+            shared_layers,
         })
+    }
+
+    /// The same geometry with the layers of a draft model as further groups, named `draft-...`, in the same arena. Draft
+    /// layer `i` has the number `num_layers + i`; sequences are as long as the target model allows.
+    ///
+    /// # Errors
+    /// [`GeometryError::Layers`] when there are more than [`MAX_LAYERS`] together.
+    pub fn with_draft(mut self, draft: &Self) -> Result<Self, GeometryError> {
+        let first = self.num_layers;
+        let together = u64::from(first) + u64::from(draft.num_layers);
+        self.num_layers = match u32::try_from(together) {
+            Ok(n) if n <= MAX_LAYERS => n,
+            _ => return Err(GeometryError::Layers { layers: together }),
+        };
+        for group in &draft.groups {
+            let mut group = group.clone();
+            group.name = format!("draft-{}", group.name);
+            group.layers.iter_mut().for_each(|layer| *layer += first);
+            self.groups.push(group);
+        }
+        let shared = draft.shared_layers.iter();
+        self.shared_layers
+            .extend(shared.map(|(layer, source)| (layer + first, source + first)));
+        Ok(self)
     }
 
     /// The same geometry with another element type for the group called `name`.
     ///
     /// # Errors
     /// [`GeometryError::NoGroup`] when there is none of that name.
-    pub fn with_group_dtype(mut self, name: &str, dtype: KvDtype) -> Result<Self, GeometryError> {
+    pub fn with_group_dtype(self, name: &str, dtype: KvDtype) -> Result<Self, GeometryError> {
+        self.with_group(name, |group| (group.page_size, dtype))
+    }
+
+    /// The same geometry with another page size for the group called `name`.
+    ///
+    /// # Errors
+    /// [`GeometryError::NoGroup`] when there is none of that name.
+    pub fn with_group_page_size(
+        self,
+        name: &str,
+        page_size: PageSize,
+    ) -> Result<Self, GeometryError> {
+        self.with_group(name, |group| (page_size, group.dtype))
+    }
+
+    fn with_group(
+        mut self,
+        name: &str,
+        change: impl Fn(&LayerGroup) -> (PageSize, KvDtype),
+    ) -> Result<Self, GeometryError> {
         let Some(group) = self.groups.iter_mut().find(|group| group.name == name) else {
             let known = self
                 .groups
@@ -419,11 +343,12 @@ impl Geometry {
                 known,
             });
         };
+        let (page_size, dtype) = change(group);
         *group = LayerGroup::new(
             group.name.clone(),
             &group.spec(),
             group.layers.clone(),
-            group.page_size,
+            page_size,
             dtype,
         )?;
         Ok(self)
@@ -443,11 +368,20 @@ impl Geometry {
         &self.groups[id.index()]
     }
 
-    /// The group of a layer and the layer's place in it (`layer_in_group`).
+    /// The group of a layer and the layer's place in it (`layer_in_group`): the first one of a layer in several groups, the
+    /// source's of a layer that shares.
     #[must_use]
     pub fn locate(&self, layer: u32) -> Option<(GroupId, u32)> {
-        self.group_ids().zip(&self.groups).find_map(|(id, group)| {
-            let place = group.layers.binary_search(&layer).ok()?;
+        self.places(layer).next()
+    }
+
+    /// Every group of a layer and the layer's place in it; the source's of a layer that shares.
+    pub fn places(&self, layer: u32) -> impl Iterator<Item = (GroupId, u32)> + use<'_> {
+        let shared = self.shared_layers.iter().find(|pair| pair.0 == layer);
+        let keeper = shared.map_or(layer, |pair| pair.1);
+        let groups = self.group_ids().zip(&self.groups);
+        groups.filter_map(move |(id, group)| {
+            let place = group.layers.binary_search(&keeper).ok()?;
             Some((id, place as u32))
         })
     }
@@ -482,7 +416,9 @@ pub enum GeometryError {
         tokens: u64,
     },
     /// Unknown KV element type.
-    #[error("KV dtype `{name}` is not known; choose bf16, fp16, fp8_e4m3 (fp8) or fp8_e5m2")]
+    #[error(
+        "KV dtype `{name}` is not known; choose bf16, fp16, fp8_e4m3 (fp8), fp8_e5m2, int8, fp4_e2m1 (fp4) or mxfp8"
+    )]
     Dtype {
         /// What was asked for.
         name: String,
@@ -515,6 +451,60 @@ pub enum GeometryError {
         v_head_dim: u32,
         /// Tokens per page.
         page_tokens: u32,
+    },
+    /// No layer of the stage keeps anything.
+    #[error("no layer of this stage keeps KV of its own; give it at least one that does")]
+    NothingCached,
+    /// A layer with two parts of one kind and shape.
+    #[error(
+        "layer {layer} keeps two parts of the same kind and shape; make them one with more heads"
+    )]
+    TwiceTheSame {
+        /// Which layer.
+        layer: u32,
+    },
+    /// Heads and ranks do not divide.
+    #[error(
+        "{num_kv_heads} KV heads of layer {layer} cannot be shared out among {ranks} tensor-parallel ranks; choose a number \
+         that divides them or that they divide"
+    )]
+    TensorParallel {
+        /// Which layer.
+        layer: u32,
+        /// KV heads of the whole layer.
+        num_kv_heads: u32,
+        /// Ranks.
+        ranks: u32,
+    },
+    /// A pipeline stage that is no range of the layers.
+    #[error(
+        "layers {first} to {end} (excluded) are no pipeline stage of a model of {num_layers}; give a range inside"
+    )]
+    Stage {
+        /// First layer.
+        first: u32,
+        /// One past the last layer.
+        end: u32,
+        /// Layers of the model.
+        num_layers: u32,
+    },
+    /// A layer that reads KV which is not there.
+    #[error(
+        "layer {layer} reads the KV of layer {keeper}, which keeps none in this stage; start the stage at that layer or before"
+    )]
+    SharedLayer {
+        /// Which layer.
+        layer: u32,
+        /// The layer it names.
+        keeper: u32,
+    },
+    /// One head's recurrent state does not fit in 32 bits.
+    #[error(
+        "a recurrent state of {bytes} bytes a head exceeds 4 GiB; check the linear_* fields of the configuration"
+    )]
+    StateTooLarge {
+        /// Bytes of one head's state.
+        bytes: u64,
     },
     /// No layer group of that name.
     #[error("there is no layer group `{name}`; this model has {known}")]

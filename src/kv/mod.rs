@@ -6,11 +6,16 @@
 //! | module | answers |
 //! |---|---|
 //! | [`config`] | which layers a `config.json` describes |
-//! | [`geometry`] | which layer groups they form, and what a page of each weighs |
+//! | [`layer`] | what one layer caches, and for how long |
+//! | [`dtype`] | what a row weighs, scales included |
+//! | [`page`] | where the rows of a page lie |
+//! | [`geometry`] | which layer groups the layers form, and what a page of each weighs |
 //! | [`window`] | which keys a query sees, and when a page dies |
 //! | [`slab`] | the unit in which pools take memory from the arena |
 //! | [`carve`] | how many slabs the measured memory makes |
 //! | [`fit`] | does it fit? (the one function behind admission, start-up and reports) |
+//! | [`eligibility`] | may KV be sized after capture, and if not, why |
+//! | [`reserve`] | what to keep free when it may not |
 //! | [`allocator`] | which page is whose |
 //! | [`sequences`] | which pages a sequence holds, and when they may be used again |
 //! | [`mod@plan`] | all of the above for a configuration, without a device |
@@ -20,10 +25,15 @@
 pub mod allocator;
 pub mod carve;
 pub mod config;
+pub mod dtype;
+pub mod eligibility;
 pub mod fit;
 pub mod geometry;
+pub mod layer;
+pub mod page;
 pub mod plan;
 pub mod pool;
+pub mod reserve;
 pub mod sequences;
 pub mod slab;
 pub mod window;
@@ -36,8 +46,8 @@ pub use carve::{CapacityReport, Carve, CarveError, CarveReport, PoolReport};
 pub use config::ConfigError;
 pub use fit::FreeMemory;
 pub use geometry::{
-    AttentionKind, Geometry, GeometryError, GroupId, KvDtype, LayerGroup, LayerSpec, PageEntry,
-    PageSize,
+    AttentionKind, Geometry, GeometryError, GroupId, KvDtype, LayerGroup, LayerKv, LayerSpec,
+    PageEntry, PageSize, Shard,
 };
 pub use plan::{Plan, PlanError, PlanOptions, plan};
 pub use pool::{KvArena, KvArenaError, KvExtension};

@@ -138,6 +138,12 @@ impl ModelProgram {
             let rope = match spec.kind {
                 AttentionKind::Full => 0,
                 AttentionKind::Sliding { .. } => 1,
+                other => {
+                    return Err(field(
+                        format!("{other:?} for layer {index}"),
+                        "full or sliding-window attention; other kinds can be sized but have no kernel yet",
+                    ));
+                }
             };
             let window = geometry.group(group).kind.window();
             let mut steps = vec![

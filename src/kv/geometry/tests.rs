@@ -137,6 +137,105 @@ fn absurd_sizes_are_refused_with_a_sentence() {
     for tokens in [0, 3, 24, 512, 1 << 63] {
         assert!(PageSize::new(tokens).is_err());
     }
-    assert!("nvfp4".parse::<KvDtype>().is_err());
+    assert!("int4".parse::<KvDtype>().is_err());
     assert_eq!("fp8".parse(), Ok(KvDtype::Fp8E4m3));
+}
+
+#[test]
+fn scales_are_part_of_page_bytes() {
+    let layers = [spec(AttentionKind::Full, 4, 192, 128)];
+    let bytes = |dtype| {
+        let geometry = Geometry::new(&layers, page(16), dtype, None).unwrap();
+        (
+            geometry.groups[0].layer_page_bytes(),
+            geometry.groups[0].strides(),
+        )
+    };
+    let rows = 4 * 16_u64;
+    for (dtype, row) in [
+        (KvDtype::Int8, 192 + 128 + 8),
+        (KvDtype::Fp4E2m1, 96 + 64 + 12 + 8),
+        (KvDtype::Mxfp8, 192 + 128 + 6 + 4),
+    ] {
+        let (total, strides) = bytes(dtype);
+        assert_eq!(total, (rows * row).next_multiple_of(256), "{dtype}");
+        assert_eq!(u64::from(strides.padding_bytes), total - rows * row);
+    }
+    let (_, s) = bytes(KvDtype::Fp4E2m1);
+    assert_eq!((s.k_token_bytes, s.v_offset_bytes), (96, 6_144));
+    assert_eq!((s.k_scale_offset_bytes, s.k_scale_bytes), (10_240, 12));
+    assert_eq!((s.v_scale_offset_bytes, s.v_scale_bytes), (11_008, 8));
+    assert_eq!(s.index_offset_bytes, 11_520);
+}
+
+#[test]
+fn the_sections_of_a_share_do_not_overlap_whatever_the_kind() {
+    for kind in [
+        AttentionKind::Latent { index_dim: 128 },
+        AttentionKind::BlockSparse { index_dim: 64 },
+        AttentionKind::Compressed {
+            ratio: 4,
+            index_dim: 128,
+        },
+        AttentionKind::Chunked { chunk: 8_192 },
+    ] {
+        for dtype in [
+            KvDtype::Bf16,
+            KvDtype::Fp8E4m3,
+            KvDtype::Int8,
+            KvDtype::Fp4E2m1,
+            KvDtype::Mxfp8,
+        ] {
+            let geometry = Geometry::new(&[spec(kind, 2, 96, 32)], page(32), dtype, None).unwrap();
+            let s = geometry.groups[0].strides();
+            let ends = [
+                (0, 2 * s.k_head_bytes),
+                (s.v_offset_bytes, 2 * s.v_head_bytes),
+                (s.k_scale_offset_bytes, 64 * s.k_scale_bytes),
+                (s.v_scale_offset_bytes, 64 * s.v_scale_bytes),
+                (s.index_offset_bytes, 32 * s.index_token_bytes),
+                (s.index_scale_offset_bytes, 32 * s.index_scale_bytes),
+            ];
+            for pair in ends.windows(2) {
+                assert_eq!(pair[0].0 + pair[0].1, pair[1].0, "{kind:?} {dtype}");
+            }
+            let last = ends[5].0 + ends[5].1;
+            assert_eq!(
+                last + s.padding_bytes,
+                s.layer_page_bytes,
+                "{kind:?} {dtype}"
+            );
+        }
+    }
+}
+
+#[test]
+fn draft_layers_are_further_groups_charged_once() {
+    let target = [spec(AttentionKind::Full, 8, 64, 64); 4];
+    let draft = [spec(AttentionKind::Full, 2, 64, 64); 2];
+    let target = Geometry::new(&target, page(16), KvDtype::Bf16, Some(4_096)).unwrap();
+    let draft = Geometry::new(&draft, page(16), KvDtype::Fp8E4m3, None).unwrap();
+    let both = target.clone().with_draft(&draft).unwrap();
+    assert_eq!(both.groups[1].name, "draft-full");
+    assert_eq!(
+        (both.groups[1].layers.as_slice(), both.num_layers),
+        (&[4, 5][..], 6)
+    );
+    assert_eq!(both.locate(5), Some((GroupId(1), 1)));
+    assert_eq!(
+        both.request_bytes(1_000),
+        target.request_bytes(1_000) + draft.request_bytes(1_000)
+    );
+}
+
+#[test]
+fn groups_may_have_page_sizes_of_their_own() {
+    let layers = [
+        spec(AttentionKind::Full, 2, 64, 64),
+        spec(AttentionKind::Sliding { window: 1_024 }, 2, 64, 64),
+    ];
+    let geometry = Geometry::new(&layers, page(16), KvDtype::Bf16, None).unwrap();
+    let geometry = geometry.with_group_page_size("full", page(32)).unwrap();
+    assert_eq!(geometry.pages_for(4_090), [128, 65]);
+    assert_eq!(geometry.groups[0].page_bytes(), 32 * 512);
 }
