@@ -40,7 +40,8 @@ fn geometry() -> impl Strategy<Value = Geometry> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    // Geometries without an affordable exact slab are rejected where a bound is stated for exact ones.
+    #![proptest_config(ProptestConfig { max_global_rejects: 65_536, ..ProptestConfig::with_cases(2_000) })]
 
     /// I5 and I6: pages fit slabs whole, at 256-byte bases; exact whenever that costs at most 1/64.
     #[test]
@@ -94,7 +95,8 @@ proptest! {
     #[test]
     fn configurations_of_any_shape_are_answered(
         values in proptest::collection::vec((0_usize..FIELDS.len(), value()), 0..12),
-        model_type in prop_oneof![Just("llama"), Just("gemma3_text"), Just("qwen2"), Just("mimo_v2_flash"), Just("gpt_oss"), Just("")],
+        model_type in prop::sample::select(&MODEL_TYPES[..]),
+        dtype in prop::sample::select(&DTYPES[..]),
         nested in any::<bool>(),
         kv_bytes in any::<u64>(),
         length in any::<u32>(),
@@ -106,8 +108,9 @@ proptest! {
         let options = PlanOptions {
             kv_bytes,
             page_size: PageSize::new(16).unwrap(),
-            dtype: KvDtype::Fp8E4m3,
+            dtype,
             lengths: vec![length],
+        ..PlanOptions::default()
         };
         match plan(&config, &options) {
             Ok(plan) => {
@@ -119,7 +122,34 @@ proptest! {
     }
 }
 
-const FIELDS: [&str; 19] = [
+const MODEL_TYPES: [&str; 16] = [
+    "llama",
+    "gemma3_text",
+    "gemma3n_text",
+    "gemma4_text",
+    "qwen2",
+    "qwen3_next",
+    "mimo_v2_flash",
+    "gpt_oss",
+    "llama4_text",
+    "deepseek_v3",
+    "deepseek_v32",
+    "deepseek_v4",
+    "minimax",
+    "minimax_m3_vl_text",
+    "step3p5",
+    "",
+];
+
+const DTYPES: [KvDtype; 5] = [
+    KvDtype::Bf16,
+    KvDtype::Fp8E4m3,
+    KvDtype::Int8,
+    KvDtype::Fp4E2m1,
+    KvDtype::Mxfp8,
+];
+
+const FIELDS: [&str; 37] = [
     "num_hidden_layers",
     "num_attention_heads",
     "num_key_value_heads",
@@ -139,12 +169,47 @@ const FIELDS: [&str; 19] = [
     "swa_head_dim",
     "swa_v_head_dim",
     "kv_lora_rank",
+    "qk_rope_head_dim",
+    "index_head_dim",
+    "index_topk",
+    "attention_chunk_size",
+    "no_rope_layers",
+    "num_kv_shared_layers",
+    "compress_ratios",
+    "compress_rates",
+    "attn_type_list",
+    "full_attention_interval",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+    "global_head_dim",
+    "per_layer_config",
+    "sparse_attention_config",
+];
+
+/// Keys of objects inside a configuration.
+const INNER: [&str; 5] = [
+    "0",
+    "heavily_compressed_attention",
+    "sparse_index_dim",
+    "head_dim",
+    "num_attention_groups",
 ];
 
 fn value() -> impl Strategy<Value = Value> {
     let entry = prop_oneof![
         Just(json!("full_attention")),
         Just(json!("sliding_attention")),
+        Just(json!("chunked_attention")),
+        Just(json!("indexed_attention")),
+        Just(json!("minimax_m3_sparse")),
+        Just(json!("compressed_sparse_attention")),
+        Just(json!("heavily_compressed_attention")),
+        Just(json!("linear_attention")),
+        Just(json!(4)),
+        Just(json!(128)),
         Just(json!(0)),
         Just(json!(1)),
         Just(json!(null))
@@ -158,7 +223,9 @@ fn value() -> impl Strategy<Value = Value> {
         1 => any::<bool>().prop_map(|b| json!(b)),
         1 => Just(Value::Null),
         1 => ".{0,80}".prop_map(|text| json!(text)),
-        1 => proptest::collection::vec(entry, 0..40).prop_map(|list| json!(list)),
+        2 => proptest::collection::vec(entry, 0..40).prop_map(|list| json!(list)),
+        1 => (prop::sample::select(&INNER[..]), 0_u64..300).prop_map(|(field, n)| json!({field: n})),
+        1 => (prop::sample::select(&INNER[..]), 0_u32..64).prop_map(|(key, bit)| json!({key: {"head_dim": 1_u64 << bit}})),
     ]
 }
 

@@ -38,6 +38,7 @@ fn options(kv_bytes: u64, lengths: &[u32]) -> PlanOptions {
         page_size: PageSize::new(16).unwrap(),
         dtype: KvDtype::Bf16,
         lengths: lengths.to_vec(),
+        ..PlanOptions::default()
     }
 }
 

@@ -141,7 +141,7 @@ impl Carve {
                 layers: group.layers.len() as u64,
                 page_bytes: group.page_bytes(),
                 pages,
-                tokens: pages * u64::from(geometry.page_size.tokens()),
+                tokens: group.tokens_of(pages),
             }
         });
         let capacity = lengths.iter().map(|&length| {
@@ -185,7 +185,7 @@ pub struct PoolReport {
     pub page_bytes: u64,
     /// Pages, the null page excluded.
     pub pages: u64,
-    /// Tokens those pages hold.
+    /// Tokens those pages stand for; 0 for recurrent state, of which a page is a sequence's.
     pub tokens: u64,
 }
 

@@ -49,6 +49,12 @@ impl Geometry {
     }
 }
 
+/// The configuration's `model_type`, that of a nested `text_config` first; empty when it has none.
+#[must_use]
+pub fn model_type(config: &Value) -> &str {
+    TextConfig::new(config).map_or("", |text| text.model_type)
+}
+
 /// What each layer keeps, as the configuration states it (no window folded into full attention).
 ///
 /// # Errors

@@ -112,6 +112,15 @@ impl LayerGroup {
         (self.page_size.tokens()).saturating_mul(self.kind.tokens_per_row())
     }
 
+    /// Tokens that `pages` pages stand for; 0 for recurrent state, of which a page is a sequence's whatever its length.
+    #[must_use]
+    pub const fn tokens_of(&self, pages: u64) -> u64 {
+        match self.kind {
+            AttentionKind::Recurrent { .. } => 0,
+            _ => pages.saturating_mul(self.tokens_per_page() as u64),
+        }
+    }
+
     /// Pages that one sequence of `tokens` tokens holds in steady decode, at the worst alignment of its
     /// window (I10). The null page is not counted.
     #[must_use]

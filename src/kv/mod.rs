@@ -18,6 +18,9 @@
 //! | [`reserve`] | what to keep free when it may not |
 //! | [`allocator`] | which page is whose |
 //! | [`sequences`] | which pages a sequence holds, and when they may be used again |
+//! | [`policy`] | where the line between the pools stands |
+//! | [`peers`] | what other servers make of the same bytes |
+//! | [`map`] | the device's memory as a drawing |
 //! | [`mod@plan`] | all of the above for a configuration, without a device |
 
 #![forbid(unsafe_code)]
@@ -30,8 +33,11 @@ pub mod eligibility;
 pub mod fit;
 pub mod geometry;
 pub mod layer;
+pub mod map;
 pub mod page;
+pub mod peers;
 pub mod plan;
+pub mod policy;
 pub mod pool;
 pub mod reserve;
 pub mod sequences;
@@ -50,6 +56,7 @@ pub use geometry::{
     PageEntry, PageSize, Shard,
 };
 pub use plan::{Plan, PlanError, PlanOptions, plan};
+pub use policy::{Caps, Policy, PolicyError};
 pub use pool::{KvArena, KvArenaError, KvExtension};
 pub use sequences::{DO_NOT_WRITE, KvError, KvSequences, Phase, SequenceId, StepId, TableUpdate};
 pub use slab::{PoolLayout, SlabError, SlabLayout, solve_slab};

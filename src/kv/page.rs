@@ -18,6 +18,9 @@ pub const ENTRY_REACH_BYTES: u64 = ENTRY_UNIT_BYTES << 32;
 pub struct PageSize(u32);
 
 impl PageSize {
+    /// 16 tokens.
+    pub const DEFAULT: Self = Self(16);
+
     /// Checks a page size given in tokens.
     ///
     /// # Errors

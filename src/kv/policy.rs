@@ -95,7 +95,7 @@ pub struct FixedPool {
     pub slabs: u64,
     /// Pages, the null page excluded.
     pub pages: u64,
-    /// Tokens those pages stand for; for recurrent state, sequences.
+    /// Tokens those pages stand for; 0 for recurrent state, of which a page is a sequence's.
     pub tokens: u64,
 }
 
@@ -121,10 +121,7 @@ impl FixedSplit {
 
 /// Whether a group's pool grows with the length of sequences.
 fn grows(group: &LayerGroup) -> bool {
-    group
-        .kind
-        .max_live_pages(group.tokens_per_page())
-        .is_none()
+    group.kind.max_live_pages(group.tokens_per_page()).is_none()
 }
 
 impl Policy {
@@ -206,33 +203,27 @@ impl Policy {
             }
         };
         let mut slabs = slabs;
-        let used = slabs.iter().sum::<u64>();
-        let rest = total.checked_sub(used).ok_or_else(|| self.too_little(carve))?;
+        let used = slabs.iter().map(|&n| u128::from(n)).sum::<u128>();
+        let rest = u64::try_from(used)
+            .ok()
+            .and_then(|used| total.checked_sub(used))
+            .ok_or_else(|| self.too_little(carve))?;
         if let Some(first) = slabs.first_mut() {
             *first += rest;
         }
         let mut first_slab = 0;
         let mut pools = Vec::with_capacity(slabs.len());
-        for ((group, pool), slabs) in geometry
-            .groups
-            .iter()
-            .zip(&carve.layout().pools)
-            .zip(slabs)
-        {
+        for ((group, pool), slabs) in geometry.groups.iter().zip(&carve.layout().pools).zip(slabs) {
             let pages = (slabs * u64::from(pool.pages_per_slab)).saturating_sub(1);
             if pages < u64::from(group.pages_for(1)) {
                 return Err(self.too_little(carve));
             }
-            let per_page = match group.kind {
-                AttentionKind::Recurrent { .. } => 1,
-                _ => u64::from(group.tokens_per_page()),
-            };
             pools.push(FixedPool {
                 group: group.name.clone(),
                 first_slab,
                 slabs,
                 pages,
-                tokens: pages * per_page,
+                tokens: group.tokens_of(pages),
             });
             first_slab += slabs;
         }
@@ -328,8 +319,10 @@ impl Caps {
                 let by_tokens = self.tokens.map(|tokens| {
                     let sequences = u64::from(self.requests.unwrap_or(1)).min(tokens);
                     match group.kind {
-                        AttentionKind::Recurrent { .. } => u64::from(self.requests.unwrap_or(u32::MAX)),
-                        _ => pages_of(group, tokens) + sequences.saturating_sub(1),
+                        AttentionKind::Recurrent { .. } => {
+                            u64::from(self.requests.unwrap_or(u32::MAX))
+                        }
+                        _ => pages_of(group, tokens).saturating_add(sequences.saturating_sub(1)),
                     }
                 });
                 let live = group.kind.max_live_pages(group.tokens_per_page());
@@ -340,7 +333,9 @@ impl Caps {
                     (bound, other) => bound.or(other)?,
                 };
                 let with_null = pages.saturating_add(1);
-                Some(u128::from(with_null.div_ceil(u64::from(pool.pages_per_slab))))
+                Some(u128::from(
+                    with_null.div_ceil(u64::from(pool.pages_per_slab)),
+                ))
             })
             .sum()
     }
@@ -382,13 +377,17 @@ pub fn stages_max_requests(stages: &[(&Geometry, &Carve)], tokens: u32) -> u64 {
 #[non_exhaustive]
 pub enum PolicyError {
     /// Not a policy.
-    #[error("`{text}` is no split policy; write dynamic, ratio(0.8), requests(256) or workload(1024,256)")]
+    #[error(
+        "`{text}` is no split policy; write dynamic, ratio(0.8), requests(256) or workload(1024,256)"
+    )]
     Unknown {
         /// What was given.
         text: String,
     },
     /// Ratio out of range.
-    #[error("a ratio of {ratio} window tokens to full tokens is not possible; choose one above 0 and at most 1")]
+    #[error(
+        "a ratio of {ratio} window tokens to full tokens is not possible; choose one above 0 and at most 1"
+    )]
     Ratio {
         /// What was given.
         ratio: f64,
@@ -400,7 +399,9 @@ pub enum PolicyError {
         policy: String,
     },
     /// Some pool would hold no sequence.
-    #[error("{policy} leaves a pool without room for one sequence in {bytes} bytes of KV; use the dynamic policy or more memory")]
+    #[error(
+        "{policy} leaves a pool without room for one sequence in {bytes} bytes of KV; use the dynamic policy or more memory"
+    )]
     TooLittle {
         /// The policy.
         policy: String,

@@ -1,10 +1,11 @@
 //! What the command line accepts.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use neap::DeviceChoice;
-use neap::kv::KvDtype;
+use neap::kv::{KvDtype, Policy};
 
 /// Runs language models that mix full and sliding-window attention: graphs are captured first, KV pools are
 /// carved from the memory that is then left.
@@ -97,9 +98,42 @@ pub struct PlanArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = page_size)]
     pub page_size: u32,
 
-    /// Type of the cached keys and values
+    /// Type of the cached keys and values: bf16, fp16, fp8_e4m3, fp8_e5m2, int8, fp4_e2m1 or mxfp8
     #[arg(long, value_name = "DTYPE", default_value = "bf16")]
     pub kv_dtype: KvDtype,
+
+    /// Another type for one layer group, such as swa=bf16; may be given several times
+    #[arg(long = "group-dtype", value_name = "GROUP=DTYPE", value_parser = group_dtype)]
+    pub group_dtypes: Vec<(String, KvDtype)>,
+
+    /// Tensor-parallel ranks among which the KV heads are shared out
+    #[arg(long, value_name = "RANKS", default_value_t = 1, value_parser = tokens)]
+    pub tp: u32,
+
+    /// The layers of one pipeline stage, the last one excluded, such as 0..31
+    #[arg(long, value_name = "FIRST..END", value_parser = layer_range)]
+    pub layers: Option<Range<u32>>,
+
+    /// A draft model's config.json, or its folder: its layers become further groups in the same memory
+    #[arg(long, value_name = "MODEL|config.json")]
+    pub draft: Option<PathBuf>,
+
+    /// A split policy to compare: dynamic, ratio(0.8), requests(256) or workload(1024,256); may be given several
+    /// times [default: dynamic, ratio(0.8) and requests(256)]
+    #[arg(long = "policy", value_name = "POLICY")]
+    pub policies: Vec<Policy>,
+
+    /// No more KV than this many resident tokens can fill
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
+    pub max_tokens: Option<u32>,
+
+    /// No more KV than this many resident requests can fill, as far as that bounds a pool
+    #[arg(long, value_name = "REQUESTS", value_parser = tokens)]
+    pub max_requests: Option<u32>,
+
+    /// Draw the memory before and after the carve into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 
     /// Print JSON
     #[arg(long)]
@@ -199,6 +233,26 @@ fn tokens(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "expected a number of tokens of at least 1, such as 4096 or 8k".to_owned())
 }
 
+/// A layer group and its type, `GROUP=DTYPE`.
+fn group_dtype(text: &str) -> Result<(String, KvDtype), String> {
+    let (group, dtype) = text
+        .split_once('=')
+        .ok_or_else(|| "expected GROUP=DTYPE, such as full=fp8".to_owned())?;
+    let dtype = dtype
+        .parse::<KvDtype>()
+        .map_err(|error| error.to_string())?;
+    Ok((group.to_owned(), dtype))
+}
+
+/// Layers `FIRST..END`, the end excluded.
+fn layer_range(text: &str) -> Result<Range<u32>, String> {
+    let range = text.split_once("..").and_then(|(first, end)| {
+        let (first, end) = (first.parse().ok()?, end.parse().ok()?);
+        (first < end).then_some(first..end)
+    });
+    range.ok_or_else(|| "expected FIRST..END with FIRST below END, such as 0..31".to_owned())
+}
+
 /// Tokens a page: a power of two that the kernels take.
 fn page_size(text: &str) -> Result<u32, String> {
     text.parse::<u32>()
@@ -209,7 +263,7 @@ fn page_size(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, page_size, tokens};
+    use super::{bytes, group_dtype, layer_range, page_size, tokens};
 
     #[test]
     fn bytes_take_decimal_and_binary_units() {
@@ -253,6 +307,18 @@ mod tests {
         assert_eq!(page_size("256"), Ok(256));
         for text in ["0", "3", "512", "x"] {
             assert!(page_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn groups_and_ranges() {
+        assert_eq!(layer_range("0..31"), Ok(0..31));
+        for text in ["", "3", "3..3", "4..3", "0..x", "-1..2", "0..=3"] {
+            assert!(layer_range(text).is_err(), "{text}");
+        }
+        assert!(group_dtype("full=fp8").is_ok());
+        for text in ["full", "full=", "full=fp3"] {
+            assert!(group_dtype(text).is_err(), "{text}");
         }
     }
 

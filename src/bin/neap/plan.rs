@@ -1,44 +1,78 @@
 //! `neap plan`: the sizing arithmetic for a config, with no weights and no device.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use neap::emulator::Profile;
-use neap::kv::{self, PageSize, PlanOptions};
+use neap::kv::{self, Caps, PageSize, PlanOptions, Shard};
+use serde_json::Value;
 
 use crate::args::PlanArgs;
 use crate::report::{CommandError, print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), CommandError> {
-    let path = if args.model.is_dir() {
-        args.model.join("config.json")
-    } else {
-        args.model.clone()
+    let config = read_config(&args.model)?;
+    let options = PlanOptions {
+        kv_bytes: kv_bytes(args)?,
+        page_size: PageSize::new(u64::from(args.page_size)).map_err(CommandError::refused)?,
+        dtype: args.kv_dtype,
+        group_dtypes: args.group_dtypes.clone(),
+        lengths: args.lengths.clone(),
+        shard: Shard {
+            tensor_parallel: args.tp,
+            layers: args.layers.clone(),
+        },
+        draft: args.draft.as_deref().map(read_config).transpose()?,
+        policies: args.policies.clone(),
+        caps: Caps {
+            tokens: args.max_tokens.map(u64::from),
+            requests: args.max_requests,
+            bytes: None,
+        },
     };
+    let plan = kv::plan(&config, &options).map_err(|error| {
+        CommandError::Refused(format!("{}: {error}", config_path(&args.model).display()))
+    })?;
+    if let Some(path) = &args.svg {
+        let title = format!("KV memory of {}", args.model.display());
+        let svg = plan.map(title, options.kv_bytes).to_svg();
+        fs::write(path, svg).map_err(|error| {
+            CommandError::Refused(format!(
+                "{} cannot be written ({error}); name a file in a folder that exists",
+                path.display()
+            ))
+        })?;
+    }
+    if args.json {
+        print_json(&plan)
+    } else {
+        print(&plan.to_string())
+    }
+}
+
+/// The config.json that `model` names or holds.
+fn config_path(model: &Path) -> PathBuf {
+    if model.is_dir() {
+        model.join("config.json")
+    } else {
+        model.to_owned()
+    }
+}
+
+fn read_config(model: &Path) -> Result<Value, CommandError> {
+    let path = config_path(model);
     let shown = path.display();
     let bytes = fs::read(&path).map_err(|error| {
         CommandError::Refused(format!(
             "{shown} cannot be read ({error}); name a config.json or a folder that holds one"
         ))
     })?;
-    let config = serde_json::from_slice(&bytes).map_err(|error| {
+    serde_json::from_slice(&bytes).map_err(|error| {
         CommandError::Refused(format!(
             "{shown} is not valid JSON ({error}); fetch the file again"
         ))
-    })?;
-    let options = PlanOptions {
-        kv_bytes: kv_bytes(args)?,
-        page_size: PageSize::new(u64::from(args.page_size)).map_err(CommandError::refused)?,
-        dtype: args.kv_dtype,
-        lengths: args.lengths.clone(),
-    };
-    let plan = kv::plan(&config, &options)
-        .map_err(|error| CommandError::Refused(format!("{shown}: {error}")))?;
-    if args.json {
-        print_json(&plan.report)
-    } else {
-        print(&plan.to_string())
-    }
+    })
 }
 
 fn kv_bytes(args: &PlanArgs) -> Result<u64, CommandError> {
