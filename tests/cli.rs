@@ -294,6 +294,49 @@ fn plan_answers_from_a_config_alone() {
 }
 
 #[test]
+fn plan_compares_policies_and_servers_and_draws_the_memory() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let svg = folder.path().join("map.svg");
+    let svg = svg.to_str().expect("a path in UTF-8");
+    let config = "tests/data/configs/gpt-oss-20b.json";
+    let base = ["plan", config, "--kv-bytes", "40GB", "--length", "8k"];
+    let arguments = [
+        &base[..],
+        &[
+            "--device-profile",
+            "h200",
+            "--policy",
+            "ratio(0.8)",
+            "--policy",
+            "requests(64)",
+        ],
+        &["--group-dtype", "full=fp8", "--svg", svg],
+    ]
+    .concat();
+    let table = text(succeed(&arguments).stdout);
+    for expected in [
+        "ratio(0.8)",
+        "requests(64)",
+        "fp8_e4m3",
+        "models of the rules of SGLang",
+    ] {
+        assert!(table.contains(expected), "{expected} in {table}");
+    }
+    let drawn = std::fs::read_to_string(svg).expect("the drawing");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("all but KV") && drawn.contains("KV swa"));
+    let plan = json(&[&base[..], &["--json"]].concat());
+    assert_eq!(plan["policies"][0]["policy"], "dynamic");
+    // The models of the reference: vLLM keeps 194 running, TensorRT-LLM's first manager 99.
+    assert_eq!(
+        (
+            &plan["servers"][0]["vllm"],
+            &plan["servers"][0]["tensorrt_llm_v1"]
+        ),
+        (&194.into(), &99.into())
+    );
+}
+
+#[test]
 fn the_gpu_check_passes_on_the_emulator() {
     let out = tempfile::TempDir::new().expect("a folder");
     let output = Command::new("bash")

@@ -8,40 +8,58 @@ use neap::kv::{
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
+fn kind() -> impl Strategy<Value = AttentionKind> {
+    let index_dim = prop_oneof![Just(0), 1_u32..257];
+    prop_oneof![
+        3 => Just(AttentionKind::Full),
+        3 => (1_u32..5_000).prop_map(|window| AttentionKind::Sliding { window }),
+        1 => (1_u32..9_000).prop_map(|chunk| AttentionKind::Chunked { chunk }),
+        1 => index_dim.clone().prop_map(|index_dim| AttentionKind::Latent { index_dim }),
+        1 => (1_u32..257).prop_map(|index_dim| AttentionKind::BlockSparse { index_dim }),
+        1 => (1_u32..129, index_dim).prop_map(|(ratio, index_dim)| AttentionKind::Compressed { ratio, index_dim }),
+        1 => (1_u32..100_000).prop_map(|head_bytes| AttentionKind::Recurrent { head_bytes }),
+    ]
+}
+
 fn group() -> impl Strategy<Value = (usize, LayerSpec)> {
-    let window = prop_oneof![Just(None), (1_u32..5_000).prop_map(Some)];
-    (1_usize..64, window, 1_u32..17, 1_u32..33, 1_u32..33).prop_map(
-        |(layers, window, num_kv_heads, k, v)| {
-            let kind = window.map_or(AttentionKind::Full, |window| AttentionKind::Sliding {
-                window,
-            });
-            (
-                layers,
-                LayerSpec {
-                    kind,
-                    num_kv_heads,
-                    k_head_dim: k * 8,
-                    v_head_dim: v * 8,
-                },
-            )
+    (1_usize..64, kind(), 1_u32..17, 1_u32..33, 0_u32..33).prop_map(
+        |(layers, kind, num_kv_heads, k, v)| {
+            let spec = LayerSpec {
+                kind,
+                num_kv_heads,
+                k_head_dim: k * 8,
+                v_head_dim: v * 8,
+            };
+            (layers, spec)
         },
     )
 }
 
 fn geometry() -> impl Strategy<Value = Geometry> {
     let page = prop_oneof![Just(1_u64), Just(16), Just(64), Just(256)];
-    (proptest::collection::vec(group(), 1..4), page).prop_map(|(groups, page)| {
+    let dtype = prop::sample::select(&DTYPES[..]);
+    (proptest::collection::vec(group(), 1..4), page, dtype).prop_map(|(groups, page, dtype)| {
         let layers = groups
             .into_iter()
             .flat_map(|(layers, spec)| vec![spec; layers])
             .collect::<Vec<_>>();
-        Geometry::new(&layers, PageSize::new(page).unwrap(), KvDtype::Bf16, None).unwrap()
+        Geometry::new(&layers, PageSize::new(page).unwrap(), dtype, None).unwrap()
     })
 }
 
+/// 2,000 cases of each property, or as many as `NEAP_FUZZ_CASES` says. Geometries without an affordable exact slab are
+/// rejected where a bound is stated for exact ones.
+fn config() -> ProptestConfig {
+    let asked = std::env::var("NEAP_FUZZ_CASES").ok();
+    let cases = asked.and_then(|cases| cases.parse().ok()).unwrap_or(2_000);
+    ProptestConfig {
+        max_global_rejects: u32::MAX,
+        ..ProptestConfig::with_cases(cases)
+    }
+}
+
 proptest! {
-    // Geometries without an affordable exact slab are rejected where a bound is stated for exact ones.
-    #![proptest_config(ProptestConfig { max_global_rejects: 65_536, ..ProptestConfig::with_cases(2_000) })]
+    #![proptest_config(config())]
 
     /// I5 and I6: pages fit slabs whole, at 256-byte bases; exact whenever that costs at most 1/64.
     #[test]
@@ -56,16 +74,22 @@ proptest! {
             prop_assert_eq!(pool.layer_stride_bytes * group.layers.len() as u64 + pool.remainder_bytes, layout.slab_bytes);
             prop_assert!(pool.layer_page_bytes.is_multiple_of(256));
         }
-        if layout.is_exact() {
-            prop_assert!(layout.rounding_bound_bytes() <= (bound / 64).max(largest * pools));
+        // The least slab that every pool packs without remainder.
+        let exact = geometry.groups.iter().fold(1_u128, |multiple, group| {
+            let (mut a, mut b) = (multiple, u128::from(group.page_bytes()));
+            while b != 0 { (a, b) = (b, a % b); }
+            multiple / a * u128::from(group.page_bytes())
+        });
+        let affordable = (bound / 64).max(largest * pools);
+        if exact * u128::from(pools) <= u128::from(affordable) {
+            prop_assert!(layout.is_exact() && layout.rounding_bound_bytes() <= affordable);
         } else {
-            // No exact slab is affordable: the least one that is a multiple of every page exceeds 1/64.
-            let exact = geometry.groups.iter().fold(1_u128, |multiple, group| {
-                let (mut a, mut b) = (multiple, u128::from(group.page_bytes()));
-                while b != 0 { (a, b) = (b, a % b); }
-                multiple / a * u128::from(group.page_bytes())
-            });
-            prop_assert!(exact * u128::from(pools) > u128::from(bound / 64) || exact > u128::from(bound));
+            // The least loss, hence no more than a slab of one largest page loses.
+            let loss = |slab: u64| {
+                let remainder = geometry.groups.iter().map(|group| slab % group.page_bytes()).max().unwrap();
+                u128::from(slab) * u128::from(pools) + u128::from(bound) * u128::from(remainder) / u128::from(slab)
+            };
+            prop_assert!(loss(layout.slab_bytes) <= loss(largest));
         }
     }
 

@@ -6,9 +6,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::arena::{AllocationGate, Arena, Claims, LedgerMeter, Stage};
-use crate::driver::{Context, Device, DevicePtr, PinnedBuffer, Stream};
+use crate::driver::{Context, Device, DevicePtr, MemInfo, PinnedBuffer, Stream};
 use crate::kernels::{self, Kernels, KvView, Phase};
-use crate::kv::{self, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, SlabLayout};
+use crate::kv::eligibility::{Eligibility, StartUp, eligibility};
+use crate::kv::reserve::{PrefillGraphs, StaticReserve};
+use crate::kv::{
+    self, Carve, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, Shard, SlabLayout,
+};
 use crate::model::{Checkpoint, ModelConfig, ModelError, ModelProgram, WeightLayout};
 
 use super::forward::Forward;
@@ -39,6 +43,33 @@ struct Loaded {
 }
 
 impl Loaded {
+    /// Whether KV may be sized from what capture leaves.
+    fn eligibility(&self, eager: bool) -> Eligibility {
+        let captured = |buckets: &[u32]| if eager { Vec::new() } else { buckets.to_vec() };
+        let start_up = StartUp {
+            decode_buckets: captured(&self.limits.decode_buckets),
+            prefill_buckets: captured(&self.limits.prefill_buckets),
+            max_prefill_tokens: self.limits.max_chunk_tokens,
+            ..StartUp::default()
+        };
+        eligibility(&start_up, &self.geometry, &Shard::WHOLE, false)
+    }
+
+    /// What the static reserve leaves for KV. On a device hardly larger than the reserve that is no carve, and the leftover
+    /// stands.
+    fn static_kv_bytes(&self, before_weights: MemInfo, free_bytes: u64) -> Option<u64> {
+        let reserve = StaticReserve {
+            chunk_tokens: self.limits.max_chunk_tokens,
+            decode_max_batch: None,
+            prefill_graphs: PrefillGraphs::Off,
+            ..StaticReserve::of_card(before_weights.total_bytes >> 20, 1)
+        };
+        let bytes = reserve.kv_budget_bytes(before_weights.free_bytes, free_bytes);
+        let layout = kv::solve_slab(&self.geometry, bytes).ok()?;
+        let carve = Carve::new(&self.geometry, &layout, bytes).ok()?;
+        Some(carve.carved_bytes)
+    }
+
     fn open(dir: &Path, options: &EngineOptions) -> Result<Loaded, EngineError> {
         let config = ModelConfig::from_dir(dir)?;
         let limits = options.limits(config.max_position_embeddings)?;
@@ -213,7 +244,8 @@ impl Engine {
         timings.context_us = watch.lap();
 
         let kernels = Kernels::load(&context)?;
-        meter.record(Stage::Modules, context.mem_info()?);
+        let before_weights = context.mem_info()?;
+        meter.record(Stage::Modules, before_weights);
         timings.modules_us = watch.lap();
 
         let mut weights = Arena::reserve(&context, &gate, "weights", loaded.weights.total_bytes)?;
@@ -263,9 +295,15 @@ impl Engine {
 
         // The slab is part of the captured addresses, so it follows from what could be carved at most.
         let free_bytes = context.mem_info()?.free_bytes;
-        let bound_bytes = options
-            .kv_limit_bytes
-            .map_or(free_bytes, |limit| limit.min(free_bytes));
+        let eligibility = loaded.eligibility(options.eager);
+        let static_limit = (!eligibility.is_eligible())
+            .then(|| loaded.static_kv_bytes(before_weights, free_bytes))
+            .flatten();
+        let limit_bytes = [options.kv_limit_bytes, static_limit]
+            .into_iter()
+            .flatten()
+            .min();
+        let bound_bytes = limit_bytes.map_or(free_bytes, |limit| limit.min(free_bytes));
         let mut kv = KvArena::reserve(&context, &gate, &loaded.geometry, bound_bytes)?;
         meter.record(Stage::Arena, context.mem_info()?);
         timings.workspace_us = watch.lap();
@@ -311,7 +349,7 @@ impl Engine {
         }
         progress(Progress::Carve);
         gate.open();
-        let extension = kv.extend(options.headroom_bytes, options.kv_limit_bytes)?;
+        let extension = kv.extend(options.headroom_bytes, limit_bytes)?;
         gate.close();
         meter.record(Stage::Graphs, extension.measured);
         let carve = &extension.carve;
@@ -326,9 +364,7 @@ impl Engine {
                 tail_bytes: carve.tail_bytes,
                 unmapped_bytes: extension.unmapped_bytes(),
                 grain_bytes: device.granularity_bytes(),
-                ineligible: options.eager.then(|| {
-                    "eager mode was asked for; drop --eager to size KV from the measured leftover".to_owned()
-                }),
+                ineligible: eligibility.ledger_line(),
             },
         );
         let sequences = KvSequences::new(

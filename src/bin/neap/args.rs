@@ -76,14 +76,10 @@ pub struct PlanArgs {
     #[arg(value_name = "MODEL|config.json")]
     pub model: PathBuf,
 
-    /// Plan as if all memory of this emulator profile were for KV: weights and the rest are not subtracted
-    #[arg(
-        long,
-        value_name = "PROFILE",
-        default_value = "h200",
-        conflicts_with = "kv_bytes"
-    )]
-    pub device_profile: String,
+    /// The device, by its emulator profile. Without --kv-bytes all its memory is for KV: weights and the rest are not
+    /// subtracted. With it, the drawing shows the rest of the device [default without --kv-bytes: h200]
+    #[arg(long, value_name = "PROFILE")]
+    pub device_profile: Option<String>,
 
     /// Plan for this much memory for KV, such as 40GB (10^9) or 64GiB (2^30)
     #[arg(long, value_name = "BYTES", value_parser = bytes)]

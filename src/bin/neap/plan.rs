@@ -13,8 +13,10 @@ use crate::report::{CommandError, print, print_json};
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), CommandError> {
     let config = read_config(&args.model)?;
+    let device_bytes = device_bytes(args)?;
     let options = PlanOptions {
-        kv_bytes: kv_bytes(args)?,
+        // One of the two is there.
+        kv_bytes: args.kv_bytes.or(device_bytes).unwrap_or(0),
         page_size: PageSize::new(u64::from(args.page_size)).map_err(CommandError::refused)?,
         dtype: args.kv_dtype,
         group_dtypes: args.group_dtypes.clone(),
@@ -36,7 +38,9 @@ pub fn run(args: &PlanArgs) -> Result<(), CommandError> {
     })?;
     if let Some(path) = &args.svg {
         let title = format!("KV memory of {}", args.model.display());
-        let svg = plan.map(title, options.kv_bytes).to_svg();
+        let svg = plan
+            .map(title, device_bytes.unwrap_or(options.kv_bytes))
+            .to_svg();
         fs::write(path, svg).map_err(|error| {
             CommandError::Refused(format!(
                 "{} cannot be written ({error}); name a file in a folder that exists",
@@ -75,17 +79,26 @@ fn read_config(model: &Path) -> Result<Value, CommandError> {
     })
 }
 
-fn kv_bytes(args: &PlanArgs) -> Result<u64, CommandError> {
-    if let Some(bytes) = args.kv_bytes {
-        return Ok(bytes);
+/// Memory of the device, if one is named or nothing else says how much there is.
+fn device_bytes(args: &PlanArgs) -> Result<Option<u64>, CommandError> {
+    let name = match (&args.device_profile, args.kv_bytes) {
+        (Some(name), _) => name.as_str(),
+        (None, None) => "h200",
+        (None, Some(_)) => return Ok(None),
+    };
+    let profile = Profile::named(name).ok_or_else(|| {
+        CommandError::Refused(format!(
+            "there is no device profile '{name}'; choose one of {}, or give --kv-bytes",
+            Profile::names().join(", ")
+        ))
+    })?;
+    if let Some(kv_bytes) = args.kv_bytes
+        && kv_bytes > profile.total_bytes
+    {
+        return Err(CommandError::Refused(format!(
+            "{kv_bytes} bytes of KV exceed the {} bytes of a {name}; give fewer, or another --device-profile",
+            profile.total_bytes
+        )));
     }
-    Profile::named(&args.device_profile)
-        .map(|profile| profile.total_bytes)
-        .ok_or_else(|| {
-            CommandError::Refused(format!(
-                "there is no device profile '{}'; choose one of {}, or give --kv-bytes",
-                args.device_profile,
-                Profile::names().join(", ")
-            ))
-        })
+    Ok(Some(profile.total_bytes))
 }

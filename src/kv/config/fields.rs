@@ -176,14 +176,17 @@ impl<'a> TextConfig<'a> {
         let entries = list
             .as_array()
             .ok_or_else(|| invalid(field, list, "a list with one entry a layer"))?;
-        if entries.len() != num_layers as usize {
+        // Some checkpoints list the layers of their draft head after the model's own.
+        let draft = self.number("num_nextn_predict_layers", 0, u32::MAX)?;
+        let own = num_layers as usize;
+        if entries.len() != own && entries.len() != own + draft.unwrap_or(0) as usize {
             return Err(ConfigError::LayerCount {
                 field,
                 entries: entries.len(),
                 num_layers,
             });
         }
-        entries
+        entries[..own]
             .iter()
             .enumerate()
             .map(|(layer, entry)| {

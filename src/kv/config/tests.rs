@@ -349,7 +349,8 @@ fn recurrent_state_is_a_page_a_sequence() {
 #[test]
 fn step_has_kv_heads_of_its_own_on_sliding_layers() {
     let config = json!({"model_type": "step3p5", "num_hidden_layers": 2, "num_attention_groups": 8, "head_dim": 128,
-        "sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"],
+        "sliding_window": 512, "num_nextn_predict_layers": 1,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
         "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96,
                                     "num_attention_groups": 4, "head_dim": 64}});
     let read = geometry(config).unwrap();

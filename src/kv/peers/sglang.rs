@@ -97,8 +97,8 @@ impl Rule {
         let (windows, full) = kinds
             .iter()
             .partition::<Vec<_>, _>(|kind| self.stores_windows && kind.window.is_some());
-        let full_bytes = full.iter().map(|kind| bytes(kind)).sum::<f64>();
-        let swa_bytes = windows.iter().map(|kind| bytes(kind)).sum::<f64>();
+        let full_bytes = full.iter().copied().map(bytes).sum::<f64>();
+        let swa_bytes = windows.iter().copied().map(bytes).sum::<f64>();
         let draft = kinds.iter().find(|kind| kind.window.is_none());
         let draft_bytes = draft.map_or(0, |kind| kind.token_bytes() * self.draft_layers) as f64;
         if full.is_empty() {
