@@ -421,3 +421,19 @@ fn a_stage_and_a_rank_hold_their_part() {
     );
     assert_eq!(stage(18..35).unwrap().shared_layers.len(), 15);
 }
+
+/// Gemma 4 31B: 16,384 bytes a token and sliding layer, 8,192 a full one, so that one sequence of 262,144 tokens is 20.79 GiB.
+#[test]
+fn c02_gemma_4_has_wider_and_fewer_heads_on_full_layers() {
+    let config = json!({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "num_hidden_layers": 60,
+        "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256, "global_head_dim": 512,
+        "num_global_key_value_heads": 4, "attention_k_eq_v": true, "sliding_window": 1024,
+        "max_position_embeddings": 262144, "use_bidirectional_attention": "vision"}});
+    let read = geometry(config).unwrap();
+    let bytes = read
+        .groups
+        .iter()
+        .map(|g| (g.layers.len(), g.layer_page_bytes() / 16));
+    assert_eq!(bytes.collect::<Vec<_>>(), [(10, 8_192), (50, 16_384)]);
+    assert_eq!(read.request_bytes(262_144), 22_326_804_480);
+}
