@@ -125,6 +125,32 @@ fn static_pools_are_contiguous_and_never_better_than_dynamic() {
     }
 }
 
+/// A runtime that indexes pages itself: every page of every pool has a place of its own, inside its pool's run.
+#[test]
+fn pages_of_static_pools_have_places_of_their_own() {
+    let geometry = read(&config("mimo-v2-flash.json"));
+    let carve = carve(&geometry, 3_000_000_000);
+    let layout = carve.layout();
+    let split = Policy::Ratio(0.1)
+        .split(&geometry, &carve)
+        .unwrap()
+        .unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for (group, pool) in geometry.group_ids().zip(&split.pools) {
+        let run =
+            pool.first_slab * layout.slab_bytes..(pool.first_slab + pool.slabs) * layout.slab_bytes;
+        let stride = layout.pools[group.index()].layer_stride_bytes;
+        let layers = geometry.group(group).layers.len() as u64;
+        for page in 0..=pool.pages {
+            let first = split.entry(layout, group, page).unwrap().offset_bytes();
+            let last = first + (layers - 1) * stride + geometry.group(group).layer_page_bytes();
+            assert!(run.contains(&first) && last <= run.end, "{page}");
+            assert!(seen.insert(first), "{page}");
+        }
+        assert_eq!(split.entry(layout, group, pool.pages + 1), None);
+    }
+}
+
 #[test]
 fn a_ratio_is_of_tokens() {
     for (file, ratio) in [("gemma-3-27b-it.json", 0.8), ("mimo-v2-flash.json", 0.1)] {

@@ -11,7 +11,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::carve::Carve;
-use super::geometry::{AttentionKind, Geometry, LayerGroup};
+use super::geometry::{AttentionKind, ENTRY_UNIT_BYTES, Geometry, GroupId, LayerGroup, PageEntry};
+use super::slab::SlabLayout;
 
 /// How the slabs of a carve are shared out among the pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -107,6 +108,24 @@ pub struct FixedSplit {
 }
 
 impl FixedSplit {
+    /// Where page `page` of a pool stands: what its block-table entry is. Page 0 is the null page, `1..=pages` are the pool's own.
+    #[must_use]
+    pub fn entry(&self, layout: &SlabLayout, group: GroupId, page: u64) -> Option<PageEntry> {
+        let (pool, shape) = (
+            self.pools.get(group.index())?,
+            layout.pools.get(group.index())?,
+        );
+        if page > pool.pages {
+            return None;
+        }
+        let in_slab = u64::from(shape.pages_per_slab);
+        let slab = pool.first_slab + page / in_slab;
+        let inside = page % in_slab * (shape.layer_page_bytes / ENTRY_UNIT_BYTES);
+        u32::try_from(slab * layout.slab_units() + inside)
+            .ok()
+            .map(PageEntry)
+    }
+
     /// Sequences of `tokens` tokens that are resident at once in steady decode: the scarcest pool decides.
     #[must_use]
     pub fn max_requests(&self, geometry: &Geometry, tokens: u32) -> u64 {
@@ -301,7 +320,7 @@ impl Caps {
     /// The bytes that the caps leave of `carve_bytes`: no more than whole slabs for what may ever be resident, whatever the
     /// lengths of the sequences.
     #[must_use]
-    pub fn apply(&self, geometry: &Geometry, layout: &super::SlabLayout, carve_bytes: u64) -> u64 {
+    pub fn apply(&self, geometry: &Geometry, layout: &SlabLayout, carve_bytes: u64) -> u64 {
         let capped = carve_bytes.min(self.bytes.unwrap_or(u64::MAX));
         let Some(slabs) = self.slabs(geometry, layout) else {
             return capped;
@@ -311,7 +330,7 @@ impl Caps {
     }
 
     /// Slabs that the capped tokens and sequences can fill; `None` when some pool has no bound.
-    fn slabs(&self, geometry: &Geometry, layout: &super::SlabLayout) -> Option<u128> {
+    fn slabs(&self, geometry: &Geometry, layout: &SlabLayout) -> Option<u128> {
         let pools = geometry.groups.iter().zip(&layout.pools);
         pools
             .map(|(group, pool)| {
