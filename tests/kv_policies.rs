@@ -104,8 +104,14 @@ fn static_pools_are_contiguous_and_never_better_than_dynamic() {
                     }
                     Err(error) => panic!("{error}"),
                 };
-                let mut next = 0;
-                for pool in &split.pools {
+                // The last run begins at its null page; the others follow, in order.
+                let mut next = split.pools.len() as u64 - 1;
+                let order = split
+                    .pools
+                    .last()
+                    .into_iter()
+                    .chain(split.pools.iter().rev().skip(1).rev());
+                for pool in order {
                     assert_eq!(pool.first_slab, next);
                     next += pool.slabs;
                 }
@@ -141,7 +147,10 @@ fn pages_of_static_pools_have_places_of_their_own() {
             pool.first_slab * layout.slab_bytes..(pool.first_slab + pool.slabs) * layout.slab_bytes;
         let stride = layout.pools[group.index()].layer_stride_bytes;
         let layers = geometry.group(group).layers.len() as u64;
-        for page in 0..=pool.pages {
+        let null = split.entry(layout, group, 0).unwrap();
+        assert_eq!(u64::from(null.0), u64::from(group.0) * layout.slab_units());
+        assert!(seen.insert(null.offset_bytes()));
+        for page in 1..=pool.pages {
             let first = split.entry(layout, group, page).unwrap().offset_bytes();
             let last = first + (layers - 1) * stride + geometry.group(group).layer_page_bytes();
             assert!(run.contains(&first) && last <= run.end, "{page}");

@@ -90,7 +90,7 @@ impl FromStr for Policy {
 pub struct FixedPool {
     /// Name of the layer group.
     pub group: String,
-    /// The pool's first slab; its null page is that slab's first page.
+    /// The first slab of the pool's run.
     pub first_slab: u64,
     /// Slabs.
     pub slabs: u64,
@@ -100,7 +100,10 @@ pub struct FixedPool {
     pub tokens: u64,
 }
 
-/// A static split: one run of slabs for each pool, in group order.
+/// A static split: one run of neighbouring slabs for each pool, in group order.
+///
+/// Null pages stay where captured graphs know them, at the start of slab `g` for group `g`. So the run of the last pool begins
+/// at its null page, the runs of the others follow, and the slabs before it hold null pages alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FixedSplit {
     /// The pools.
@@ -118,9 +121,15 @@ impl FixedSplit {
         if page > pool.pages {
             return None;
         }
+        let last = group.index() + 1 == self.pools.len();
+        let (first_slab, place) = match page {
+            0 => (u64::from(group.0), 0),
+            _ if last => (pool.first_slab, page),
+            _ => (pool.first_slab, page - 1),
+        };
         let in_slab = u64::from(shape.pages_per_slab);
-        let slab = pool.first_slab + page / in_slab;
-        let inside = page % in_slab * (shape.layer_page_bytes / ENTRY_UNIT_BYTES);
+        let slab = first_slab + place / in_slab;
+        let inside = place % in_slab * (shape.layer_page_bytes / ENTRY_UNIT_BYTES);
         u32::try_from(slab * layout.slab_units() + inside)
             .ok()
             .map(PageEntry)
@@ -190,26 +199,30 @@ impl Policy {
         geometry: &Geometry,
         carve: &Carve,
     ) -> Result<Option<FixedSplit>, PolicyError> {
-        let total = u64::from(carve.slabs);
-        let slabs = match self.checked()? {
+        let mut slabs = match self.checked()? {
             Self::Dynamic => return Ok(None),
             Self::Workload {
                 prompt_tokens,
                 output_tokens,
-            } => carve.split(geometry, prompt_tokens.saturating_add(output_tokens)),
+            } => {
+                let tokens = prompt_tokens.saturating_add(output_tokens);
+                largest(geometry, carve, &|group, requests| {
+                    u64::from(group.pages_for(tokens)).saturating_mul(requests)
+                })
+            }
             Self::Requests(requests) => {
                 let fixed = |group: &LayerGroup| {
                     let live = group.kind.max_live_pages(group.tokens_per_page());
                     live.map(|live| u64::from(live) * u64::from(requests))
                 };
-                self.largest(geometry, carve, &|group, tokens| {
+                largest(geometry, carve, &|group, tokens| {
                     fixed(group).unwrap_or_else(|| pages_of(group, tokens))
                 })
             }
             Self::Ratio(ratio) => {
                 let longest = u64::from(geometry.max_position_tokens.unwrap_or(u32::MAX));
                 let growing = geometry.groups.iter().any(grows);
-                self.largest(geometry, carve, &|group, tokens| {
+                largest(geometry, carve, &|group, tokens| {
                     if grows(group) || !growing {
                         return pages_of(group, tokens);
                     }
@@ -221,25 +234,32 @@ impl Policy {
                 })
             }
         };
-        let mut slabs = slabs;
         let used = slabs.iter().map(|&n| u128::from(n)).sum::<u128>();
         let rest = u64::try_from(used)
             .ok()
-            .and_then(|used| total.checked_sub(used))
+            .and_then(|used| runs_slabs(carve).checked_sub(used))
             .ok_or_else(|| self.too_little(carve))?;
         if let Some(first) = slabs.first_mut() {
             *first += rest;
         }
-        let mut first_slab = 0;
+        // The last run comes first: it begins at its null page.
+        let last = slabs.len().saturating_sub(1);
+        let mut first_slab = last as u64 + slabs.last().copied().unwrap_or(0);
         let mut pools = Vec::with_capacity(slabs.len());
-        for ((group, pool), slabs) in geometry.groups.iter().zip(&carve.layout().pools).zip(slabs) {
-            let pages = (slabs * u64::from(pool.pages_per_slab)).saturating_sub(1);
+        let shapes = geometry.groups.iter().zip(&carve.layout().pools);
+        for (place, ((group, pool), slabs)) in shapes.zip(slabs).enumerate() {
+            let nulls = u64::from(place == last);
+            let pages = (slabs * u64::from(pool.pages_per_slab)).saturating_sub(nulls);
             if pages < u64::from(group.pages_for(1)) {
                 return Err(self.too_little(carve));
             }
             pools.push(FixedPool {
                 group: group.name.clone(),
-                first_slab,
+                first_slab: if place == last {
+                    last as u64
+                } else {
+                    first_slab
+                },
                 slabs,
                 pages,
                 tokens: group.tokens_of(pages),
@@ -249,55 +269,54 @@ impl Policy {
         Ok(Some(FixedSplit { pools }))
     }
 
-    /// Slabs of each pool for the most tokens whose `pages` fit; for no token when not even those do.
-    fn largest(
-        self,
-        geometry: &Geometry,
-        carve: &Carve,
-        pages: &dyn Fn(&LayerGroup, u64) -> u64,
-    ) -> Vec<u64> {
-        let slabs = |tokens: u64| {
-            let pools = geometry.groups.iter().zip(&carve.layout().pools);
-            pools
-                .map(|(group, pool)| {
-                    let with_null = pages(group, tokens).saturating_add(1);
-                    with_null.div_ceil(u64::from(pool.pages_per_slab))
-                })
-                .collect::<Vec<_>>()
-        };
-        let fits = |tokens: u64| {
-            let needed = slabs(tokens).iter().map(|&n| u128::from(n)).sum::<u128>();
-            needed <= u128::from(carve.slabs)
-        };
-        let most = geometry.groups.iter().zip(&carve.layout().pools);
-        let most = most.filter(|(group, _)| !matches!(group.kind, AttentionKind::Recurrent { .. }));
-        let (mut low, mut high) = (
-            0,
-            most.map(|(group, pool)| {
-                u64::from(carve.slabs)
-                    .saturating_mul(u64::from(pool.pages_per_slab))
-                    .saturating_mul(u64::from(group.tokens_per_page()))
-            })
-            .max()
-            .unwrap_or(0),
-        );
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            if fits(middle) {
-                low = middle
-            } else {
-                high = middle - 1
-            }
-        }
-        slabs(low)
-    }
-
     fn too_little(self, carve: &Carve) -> PolicyError {
         PolicyError::TooLittle {
             policy: self.to_string(),
             bytes: carve.carved_bytes,
         }
     }
+}
+
+/// Slabs that runs may take: all but those that hold null pages alone.
+fn runs_slabs(carve: &Carve) -> u64 {
+    let alone = carve.layout().pools.len().saturating_sub(1);
+    u64::from(carve.slabs).saturating_sub(alone as u64)
+}
+
+/// Slabs of each pool for the largest count whose `pages` fit; for a count of 0 when not even those do.
+fn largest(
+    geometry: &Geometry,
+    carve: &Carve,
+    pages: &dyn Fn(&LayerGroup, u64) -> u64,
+) -> Vec<u64> {
+    let pools = || geometry.groups.iter().zip(&carve.layout().pools);
+    let last = carve.layout().pools.len().saturating_sub(1);
+    let slabs = |count: u64| {
+        let needs = pools().enumerate().map(|(place, (group, pool))| {
+            let with_null = pages(group, count).saturating_add(u64::from(place == last));
+            with_null.div_ceil(u64::from(pool.pages_per_slab))
+        });
+        needs.collect::<Vec<_>>()
+    };
+    let fits = |count: u64| {
+        let needed = slabs(count).iter().map(|&n| u128::from(n)).sum::<u128>();
+        needed <= u128::from(runs_slabs(carve))
+    };
+    // No pool holds more than every slab full of its pages.
+    let most = pools().map(|(group, pool)| {
+        let pages = u64::from(carve.slabs).saturating_mul(u64::from(pool.pages_per_slab));
+        pages.max(group.tokens_of(pages))
+    });
+    let (mut low, mut high) = (0, most.max().unwrap_or(0));
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle) {
+            low = middle
+        } else {
+            high = middle - 1
+        }
+    }
+    slabs(low)
 }
 
 /// Pages that hold `tokens` tokens.
