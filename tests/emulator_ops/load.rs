@@ -66,3 +66,22 @@ fn unknown_instructions_are_refused_with_their_line() {
     );
     assert!(error.message.contains("frobnicate.b32 %r1, %r1"), "{error}");
 }
+
+#[test]
+fn cpus_without_avx2_compute_the_same() {
+    if std::env::var_os("NEAP_EMULATOR_PORTABLE").is_some() {
+        return;
+    }
+    // The models of these tests are exact, so passing means equal bits.
+    let program = std::env::current_exe().expect("a test knows its own path");
+    let output = std::process::Command::new(program)
+        .args(["integer::", "float::", "matrix::", "control::", "memory::"])
+        .env("NEAP_EMULATOR_PORTABLE", "1")
+        .output()
+        .expect("the test program starts again");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+}

@@ -30,15 +30,20 @@ unsafe fn run_portable<O: Op>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     unsafe { O::run(warp, ip) }
 }
 
-/// Whether this CPU runs the AVX2 instantiation.
+/// Whether this CPU runs the AVX2 instantiation. `NEAP_EMULATOR_PORTABLE=1` in the environment says no, for tests.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("bmi1")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("lzcnt")
-        && is_x86_feature_detected!("popcnt")
+    static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let portable = std::env::var_os("NEAP_EMULATOR_PORTABLE").is_some_and(|value| value == "1");
+        !portable
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt")
+    })
 }
 
 /// The handler of `O` for this CPU.
