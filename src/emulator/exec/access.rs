@@ -116,6 +116,23 @@ pub(crate) fn resolve(
     })
 }
 
+/// [`addresses`] and [`resolve`] for handlers that run rarely, compiled once.
+#[inline(never)]
+pub(crate) fn prepare(
+    warp: &mut Warp,
+    ip: *const Ins,
+    slot: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<(Addresses, Shape)> {
+    // SAFETY: the run loop passes a valid instruction, and the handler an address operand of it.
+    let mut all = unsafe { addresses(warp, &*ip, slot) };
+    // SAFETY: as above.
+    let space = unsafe { (*ip).ext } & SPACE_BITS;
+    let shape = resolve(warp, ip, &mut all, space, bytes, write)?;
+    Some((all, shape))
+}
+
 /// Whether the granule table alone allows the access. An aligned access never crosses a granule.
 #[inline(always)]
 fn global_ok(warp: &Warp, all: &Addresses, differ: u64, write: bool) -> bool {

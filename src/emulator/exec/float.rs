@@ -148,18 +148,27 @@ fn select_directed<F: Fn(f32, f32, f32) -> f32 + Copy>(
     f: F,
 ) -> Option<Selected> {
     Some(match (base, operands) {
-        ("add", 2) => f2(m, move |a, b| f(a, 1.0, b)),
-        ("sub", 2) => f2(m, move |a, b| f(a, 1.0, -b)),
+        ("add", 2) => directed2(m, move |a, b| f(a, 1.0, b)),
+        ("sub", 2) => directed2(m, move |a, b| f(a, 1.0, -b)),
         // A zero of the product's sign changes nothing.
-        ("mul", 2) => f2(m, move |a, b| f(a, b, 0f32.copysign(a) * 1f32.copysign(b))),
-        ("fma", 3) => f3_sat(m, f),
+        ("mul", 2) => directed2(m, move |a, b| f(a, b, 0f32.copysign(a) * 1f32.copysign(b))),
+        ("fma", 3) if m.ftz => rare::ternary(move |a: Ftz, b: Ftz, c: Ftz| Ftz(f(a.0, b.0, c.0))),
+        ("fma", 3) => rare::ternary(f),
         _ => return None,
     })
 }
 
+fn directed2<F: Fn(f32, f32) -> f32 + Copy>(m: Modifiers, f: F) -> Selected {
+    if m.ftz {
+        rare::binary(move |a: Ftz, b: Ftz| Ftz(f(a.0, b.0)))
+    } else {
+        rare::binary(f)
+    }
+}
+
 /// [`select_directed`] for the rounding that `m` asks for.
 fn select_rounded(base: &str, ty: &str, operands: usize, m: Modifiers) -> Option<Selected> {
-    if ty != "f32" || (m.sat && base != "fma") {
+    if ty != "f32" || m.sat {
         return None;
     }
     match m.directed? {

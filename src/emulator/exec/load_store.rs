@@ -1,6 +1,6 @@
 //! Loads and stores of 1 to 16 bytes a lane.
 
-use super::access::{Addresses, SPACE_BITS, Shape, addresses, count, resolve, space};
+use super::access::{Addresses, SPACE_BITS, Shape, addresses, count, prepare, resolve, space};
 use super::op::{Op, handler, plain_handler};
 use super::warp::{Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
@@ -50,6 +50,25 @@ fn space_of<const SPACE: u32>(ins: &Ins) -> u32 {
     }
 }
 
+/// The checked addresses of an access: inline for the frequent ones, by a call for those that find their space in the
+/// instruction.
+#[inline(always)]
+unsafe fn find<const SPACE: u32>(
+    warp: &mut Warp,
+    ip: *const Ins,
+    slot: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<(Addresses, Shape)> {
+    if SPACE == BY_INSTRUCTION {
+        return prepare(warp, ip, slot, bytes, write);
+    }
+    // SAFETY: the caller passes a valid instruction and its address operand.
+    let mut all = unsafe { addresses(warp, &*ip, slot) };
+    let shape = resolve(warp, ip, &mut all, SPACE, bytes, write)?;
+    Some((all, shape))
+}
+
 /// `ops`: N destinations, then the address.
 struct Load<E, const N: usize, const SPACE: u32>(PhantomData<E>);
 
@@ -58,11 +77,11 @@ impl<E: Element, const N: usize, const SPACE: u32> Op for Load<E, N, SPACE> {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction.
         let ins = unsafe { &*ip };
-        // SAFETY: the operand after the destinations is the address.
-        let mut all = unsafe { addresses(warp, ins, ins.ops[N]) };
         let space = space_of::<SPACE>(ins);
         let bytes = (size_of::<E>() * N) as u64;
-        let Some(shape) = resolve(warp, ip, &mut all, space, bytes, false) else {
+        // SAFETY: the operand after the destinations is the address.
+        let Some((all, shape)) = (unsafe { find::<SPACE>(warp, ip, ins.ops[N], bytes, false) })
+        else {
             return std::ptr::null();
         };
         count(warp, &all, space, bytes, false);
@@ -157,11 +176,11 @@ impl<E: Element, const N: usize, const SPACE: u32> Op for Store<E, N, SPACE> {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction.
         let ins = unsafe { &*ip };
-        // SAFETY: the first operand is the address.
-        let mut all = unsafe { addresses(warp, ins, ins.ops[0]) };
         let space = space_of::<SPACE>(ins);
         let bytes = (size_of::<E>() * N) as u64;
-        let Some(shape) = resolve(warp, ip, &mut all, space, bytes, true) else {
+        // SAFETY: the first operand is the address.
+        let Some((all, shape)) = (unsafe { find::<SPACE>(warp, ip, ins.ops[0], bytes, true) })
+        else {
             return std::ptr::null();
         };
         count(warp, &all, space, bytes, true);

@@ -72,7 +72,7 @@ pub(crate) struct Selected {
 
 /// Makes a value of a closure type that captures nothing.
 #[inline(always)]
-fn conjure<F: Copy>() -> F {
+pub(crate) fn conjure<F: Copy>() -> F {
     const { assert!(size_of::<F>() == 0, "the closure captures something") };
     // SAFETY: a type without size has no bytes that could be invalid, and a value of it was given to the function that
     // named the type.

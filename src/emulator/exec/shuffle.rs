@@ -1,6 +1,6 @@
 //! Instructions by which the lanes of a warp exchange values: `shfl`, `vote`, `match`, `redux`, `activemask`.
 
-use super::op::{Op, handler, plain_handler};
+use super::op::{Op, conjure, handler, plain_handler};
 use super::warp::{Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
 
@@ -149,9 +149,7 @@ impl<F: Fn(u32, u32) -> u32 + Copy> Op for Reduce<F> {
         if unsafe { members(warp, ip, ins.ops[2]) }.is_none() {
             return std::ptr::null();
         }
-        const { assert!(size_of::<F>() == 0, "the closure captures something") };
-        // SAFETY: a type without size has no bytes that could be invalid.
-        let f = unsafe { std::ptr::NonNull::<F>::dangling().read() };
+        let f = conjure::<F>();
         // SAFETY: `ops[1]` is a slot of 32 lanes.
         let a = unsafe { warp.read::<u32>(ins.ops[1]) };
         let mask = warp.mask;

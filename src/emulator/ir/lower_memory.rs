@@ -251,7 +251,7 @@ impl Lowering<'_> {
                 unknown => return Err(format!("the modifier `.{unknown}` is not implemented")),
             }
         }
-        let handler = atomics::select(operation, ty, returns)
+        let handler = atomics::select(operation, ty)
             .ok_or_else(|| format!("the atomic operation `{operation}.{ty}` is not implemented"))?;
         let class = class_of(ty).ok_or_else(|| format!("the type `{ty}` is unknown"))?;
         let operands = if returns {
@@ -270,11 +270,11 @@ impl Lowering<'_> {
         } else {
             srcs[1]
         });
-        let dsts = if returns {
-            vec![self.destination(&o[0], class)?]
+        let dsts = vec![if returns {
+            self.destination(&o[0], class)?
         } else {
-            vec![]
-        };
+            self.temporary(class)
+        }];
         let inst = self.push(handler, dsts, srcs);
         inst.imm = address.offset;
         inst.ext = found | address.narrow;
