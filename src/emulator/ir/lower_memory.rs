@@ -1,7 +1,8 @@
 //! Loads, stores, atomics, asynchronous copies and matrix instructions.
 
 use super::Constant;
-use super::lower::{Lowering, Refusal, Widening, class_of};
+use super::lower::{Lowering, Refusal, Widening};
+use super::names::class_of;
 use crate::emulator::exec::access::{NARROW_ADDRESS, space};
 use crate::emulator::exec::{async_copy, atomics, load_store, matrix};
 use crate::emulator::ptx::{AddressBase, Operand, RegClass, VarSpace};

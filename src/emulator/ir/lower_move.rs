@@ -1,6 +1,7 @@
 //! Moves, packing and unpacking, and address-space conversions.
 
-use super::lower::{Lowering, Refusal, class_of};
+use super::lower::{Lowering, Refusal};
+use super::names::class_of;
 use crate::emulator::exec::access::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::emulator::exec::{op, ops_extra};
 use crate::emulator::ptx::{Operand, RegClass, VarSpace};

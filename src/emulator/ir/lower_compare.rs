@@ -1,0 +1,110 @@
+//! `setp` and `set`.
+
+use super::lower::{Lowering, Refusal};
+use crate::emulator::exec::{float, op};
+use crate::emulator::ptx::{Operand, RegClass};
+
+impl Lowering<'_> {
+    /// `setp.cmp[.bool][.ftz].type p[|q], a, b[, [!]c]`
+    pub(super) fn setp(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        let ([d, a, b], c) = match o {
+            [d, a, b] => ([d, a, b], None),
+            [d, a, b, c] => ([d, a, b], Some(c)),
+            _ => return Err("setp takes three or four operands".into()),
+        };
+        let t = self.comparison(rest, a, b, c.is_some())?;
+        let combine = rest.get(1).copied().filter(|_| c.is_some()).unwrap_or("");
+        let c = match c {
+            Some(c) => Some(self.source(c, RegClass::Pred)?),
+            None => None,
+        };
+        let (p, q) = match d {
+            Operand::Pair(p, q) => ((**p).clone(), Some((**q).clone())),
+            other => (other.clone(), None),
+        };
+        let combined = |this: &mut Self, value: u32| -> Result<u32, Refusal> {
+            let Some(c) = c else { return Ok(value) };
+            let handler = match combine {
+                "and" => op::predicate(|a, b| a & b).handler,
+                "or" => op::predicate(|a, b| a | b).handler,
+                "xor" => op::predicate(|a, b| a ^ b).handler,
+                _ => return Err(format!("the boolean operation `{combine}` is unknown")),
+            };
+            let result = this.temporary(RegClass::Pred);
+            this.pure(handler, result, vec![value, c]);
+            Ok(result)
+        };
+        let first = combined(self, t)?;
+        if let Some(q) = q {
+            let inverse = self.temporary(RegClass::Pred);
+            self.pure(op::predicate(|a, _| !a).handler, inverse, vec![t, t]);
+            let second = combined(self, inverse)?;
+            let dst = self.destination(&q, RegClass::Pred)?;
+            self.copy(dst, second);
+        }
+        // Writing the result directly saves the copy in the usual case.
+        let dst = self.destination(&p, RegClass::Pred)?;
+        let simple = first == t || !matches!(d, Operand::Pair(..));
+        if simple && self.insts.last().is_some_and(|inst| inst.dsts == [first]) {
+            let last = self.insts.len() - 1;
+            self.insts[last].dsts[0] = dst;
+        } else {
+            self.copy(dst, first);
+        }
+        Ok(())
+    }
+
+    /// Compares into a new predicate.
+    fn comparison(
+        &mut self,
+        rest: &[&str],
+        a: &Operand,
+        b: &Operand,
+        boolean: bool,
+    ) -> Result<u32, Refusal> {
+        let [comparison, middle @ .., ty] = rest else {
+            return Err("the comparison is incomplete".into());
+        };
+        let ftz = middle.contains(&"ftz");
+        if middle.len() != usize::from(ftz) + usize::from(boolean) {
+            return Err("an unknown modifier".into());
+        }
+        let selected = float::select_compare(comparison, ty, ftz)
+            .ok_or_else(|| format!("the comparison `{comparison}.{ty}` is not implemented"))?;
+        let class = selected.src[0].unwrap_or(RegClass::B32);
+        let srcs = vec![self.source(a, class)?, self.source(b, class)?];
+        let result = self.temporary(RegClass::Pred);
+        self.pure(selected.handler, result, srcs);
+        Ok(result)
+    }
+
+    /// `set.cmp[.bool][.ftz].dtype.stype d, a, b[, [!]c]`
+    pub(super) fn set(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        let [head @ .., to, from] = rest else {
+            return Err("the comparison is incomplete".into());
+        };
+        let true_bits = match *to {
+            "f32" => u64::from(1f32.to_bits()),
+            "u32" | "s32" => u64::from(u32::MAX),
+            _ => return Err(format!("a result of type `{to}` is not implemented")),
+        };
+        let p = self.temporary(RegClass::Pred);
+        let mut parts = head.to_vec();
+        parts.push(from);
+        let mut operands = o.to_vec();
+        let d = operands
+            .first()
+            .cloned()
+            .ok_or("set takes three or four operands")?;
+        operands[0] = Operand::Reg(p);
+        self.setp(&parts, &operands)?;
+        let srcs = vec![
+            self.bits(true_bits, RegClass::B32),
+            self.bits(0, RegClass::B32),
+            p,
+        ];
+        let dst = self.destination(&d, RegClass::B32)?;
+        self.pure(op::handler::<op::Select<u32>>(), dst, srcs);
+        Ok(())
+    }
+}
