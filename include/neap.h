@@ -70,9 +70,6 @@ typedef struct NeapDevice NeapDevice;
 // A loaded model: graphs captured, KV pools carved, ready to generate.
 typedef struct NeapEngine NeapEngine;
 
-// What a graph node does, as NVIDIA numbers it.
-typedef struct NodeKind NodeKind;
-
 // What a device is. Set `struct_size` before the call.
 typedef struct NeapDeviceInfo {
   // sizeof(NeapDeviceInfo).
@@ -196,39 +193,17 @@ typedef struct NeapGenerateOptions {
 // the engine.
 typedef int32_t (*NeapTokenFn)(void *user, uint32_t token);
 
-typedef unsigned int CUstream_flags_enum;
-
-typedef unsigned int CUevent_flags_enum;
-
-typedef unsigned int CUdevice_attribute_enum;
-
-typedef unsigned int CUfunction_attribute_enum;
-
-typedef unsigned int CUjit_option_enum;
-
-typedef unsigned int CUgraphNodeType_enum;
-
-typedef unsigned int CUstreamCaptureStatus_enum;
-
-typedef unsigned int CUstreamCaptureMode_enum;
-
-typedef unsigned int CUdriverProcAddressQueryResult_enum;
-
-typedef unsigned int cudaError_enum;
-
-typedef unsigned int CUmemAllocationHandleType_enum;
-
-typedef unsigned int CUmemAccess_flags_enum;
-
-typedef unsigned int CUmemLocationType_enum;
-
-typedef unsigned int CUmemAllocationType_enum;
-
-typedef unsigned int CUmemAllocationGranularity_flags_enum;
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// The sentence of the last failed call of this thread; empty when none has failed.
+//
+// The text belongs to neap and stays valid until the next failed call of this thread.
+const char *neap_last_error(void);
+
+// neap's version, such as "0.1.0".
+const char *neap_version(void);
 
 // Opens a device: "auto", "cuda", "cuda:N", "emu" or "emu:PROFILE"; "auto" takes the first CUDA device, or the
 // emulator where there is none. Close it with `neap_device_close`.
@@ -313,14 +288,6 @@ NeapStatus neap_generate(struct NeapEngine *engine,
                          NeapTokenFn on_token,
                          void *user,
                          NeapFinish *finish);
-
-// The sentence of the last failed call of this thread; empty when none has failed.
-//
-// The text belongs to neap and stays valid until the next failed call of this thread.
-const char *neap_last_error(void);
-
-// neap's version, such as "0.1.0".
-const char *neap_version(void);
 
 // Encodes a text with the model's tokenizer, the beginning-of-text token included.
 //
