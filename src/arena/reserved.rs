@@ -18,6 +18,10 @@ pub struct Arena {
     grain_bytes: u64,
     mapped_bytes: u64,
     used_bytes: u64,
+    /// Most bytes in one extent.
+    extent_bytes: u64,
+    /// Ends of the extents that back the arena, ascending; each begins where the one before ends.
+    extent_ends: Vec<u64>,
 }
 
 impl Arena {
@@ -45,18 +49,37 @@ impl Arena {
             grain_bytes,
             mapped_bytes: 0,
             used_bytes: 0,
+            extent_bytes: u64::MAX,
+            extent_ends: Vec::new(),
         })
     }
 
-    /// Backs the first `bytes`, rounded up to the grain, in one extent. Backing only grows.
+    /// Backs the arena in extents of at most `bytes`, rounded up to the grain, so that parts of it can be given back by
+    /// [`unmap_from`](Self::unmap_from).
+    #[must_use]
+    pub fn with_extents(mut self, bytes: u64) -> Self {
+        self.extent_bytes = bytes
+            .max(1)
+            .checked_next_multiple_of(self.grain_bytes)
+            .unwrap_or(u64::MAX);
+        self
+    }
+
+    /// Backs the first `bytes`, rounded up to the grain, in as few extents as it may.
     ///
     /// # Errors
     /// [`ArenaError::Sealed`] behind a closed gate, [`ArenaError::BeyondReservation`], or the driver's refusal, after
     /// which nothing has changed.
     pub fn map_to(&mut self, bytes: u64) -> Result<(), ArenaError> {
         let target = self.target(bytes)?;
-        if target > self.mapped_bytes {
-            self.map_extent(target - self.mapped_bytes)?;
+        let before = self.mapped_bytes;
+        while self.mapped_bytes < target {
+            let extent = (target - self.mapped_bytes).min(self.extent_bytes);
+            if let Err(error) = self.map_extent(extent) {
+                // What it failed with says more than what giving back may fail with.
+                let _ = self.unmap_from(before);
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -68,7 +91,9 @@ impl Arena {
     /// As for [`map_to`](Self::map_to), except that running out of device memory is no error.
     pub fn map_up_to(&mut self, bytes: u64) -> Result<u64, ArenaError> {
         let target = self.target(bytes)?;
-        let mut extent = target.saturating_sub(self.mapped_bytes);
+        let mut extent = target
+            .saturating_sub(self.mapped_bytes)
+            .min(self.extent_bytes);
         while extent > 0 {
             match self.map_extent(extent) {
                 Ok(()) => extent = extent.min(target - self.mapped_bytes),
@@ -79,6 +104,37 @@ impl Arena {
             }
         }
         Ok(self.mapped_bytes)
+    }
+
+    /// Gives back the memory of every extent that lies wholly at or beyond `bytes`; the addresses stay. Returns the bytes given back. No work that
+    /// touches them may be in flight. [`map_to`](Self::map_to) brings memory back, not what was in it.
+    ///
+    /// # Errors
+    /// [`ArenaError::InUse`] when part of it is handed out; the driver's refusal, after which what it did not unmap is still there.
+    pub fn unmap_from(&mut self, bytes: u64) -> Result<u64, ArenaError> {
+        let before = self.mapped_bytes;
+        while let Some(&end) = self.extent_ends.last() {
+            let begin = match self.extent_ends.len() {
+                1 => 0,
+                extents => self.extent_ends[extents - 2],
+            };
+            if begin < bytes {
+                break;
+            }
+            if begin < self.used_bytes {
+                return Err(ArenaError::InUse {
+                    arena: self.name,
+                    bytes,
+                    used_bytes: self.used_bytes,
+                });
+            }
+            self.reservation
+                .unmap(begin, end - begin)
+                .map_err(|source| ArenaError::driver(self.name, source))?;
+            self.extent_ends.pop();
+            self.mapped_bytes = begin;
+        }
+        Ok(before - self.mapped_bytes)
     }
 
     /// Hands out `bytes` at a multiple of `alignment_bytes`.
@@ -199,6 +255,7 @@ impl Arena {
         };
         map().map_err(|source| ArenaError::driver(self.name, source))?;
         self.mapped_bytes += bytes;
+        self.extent_ends.push(self.mapped_bytes);
         Ok(())
     }
 }
@@ -250,6 +307,18 @@ pub enum ArenaError {
         used_bytes: u64,
         /// Bytes backed.
         mapped_bytes: u64,
+    },
+    /// Handed out, so it cannot be given back.
+    #[error(
+        "the {arena} arena cannot give back memory from {bytes} bytes on: its first {used_bytes} are handed out; give back less"
+    )]
+    InUse {
+        /// Name of the arena.
+        arena: &'static str,
+        /// Where giving back was to begin.
+        bytes: u64,
+        /// Bytes handed out.
+        used_bytes: u64,
     },
     /// Not a power of two.
     #[error("the {arena} arena cannot align to {alignment_bytes} bytes; give a power of two")]

@@ -5,45 +5,66 @@
 //!   pool next (I11);
 //! - a page is handed out from the fullest slab of its pool that has one, so that slabs empty as others fill;
 //! - slab `g` belongs to pool `g` for ever and its first page is that pool's null page: padding rows of captured
-//!   graphs write there and nobody reads it.
+//!   graphs write there and nobody reads it;
+//! - no page is handed out from a slab that compaction empties, nor from one beyond the slabs online.
 //!
-//! Both operations take a constant number of steps. Slabs of a pool hang in doubly linked lists, one for each
-//! number of free pages, and an `IndexSet` over the non-empty lists yields the fullest. Free pages of a slab are
-//! bits; the lowest goes first.
+//! Both operations take a constant number of steps whatever the order: `OpenSlabs` keeps a pool's slabs by their
+//! free pages, and the free pages of a slab are a tree of 64-bit words whose root stands in the slab's record. The lowest
+//! goes first.
+
+use std::collections::BTreeSet;
 
 use thiserror::Error;
 
+use super::fast_div::FastDiv;
 use super::fit::FreeMemory;
 use super::geometry::{ENTRY_UNIT_BYTES, GroupId, PageEntry};
 use super::index_set::IndexSet;
+use super::open_slabs::OpenSlabs;
 use super::slab::{PoolLayout, SlabLayout};
 
-/// No slab, or no pool.
-const NONE: u32 = u32::MAX;
-
-#[derive(Clone, Debug)]
+/// One slab: four to a cache line, for these records are what a random order of pages touches.
+#[derive(Clone, Copy, Debug)]
 struct Slab {
-    /// The pool that holds it, [`NONE`] while it is in the arena.
-    pool: u32,
+    /// Root of the tree of free pages: bit `i` says that word `i` below, or page `i`, has a free page.
+    root: u64,
     free_pages: u32,
-    /// Neighbours in the list of slabs of this pool with as many free pages.
-    previous: u32,
-    next: u32,
-    /// No word of the slab's bits below this one has a free page.
-    first_word: u32,
+    /// The pool that holds it, [`NONE`] while it is in the arena or offline.
+    pool: u16,
+    /// [`DRAINING`], [`SHARED`].
+    flags: u16,
 }
+
+mod audit;
+
+/// No pool.
+const NONE: u16 = u16::MAX;
+
+/// Its pages are being moved away.
+const DRAINING: u16 = 1;
+
+/// Some of its pages have more than one holder.
+const SHARED: u16 = 2;
+
+const UNUSED: Slab = Slab {
+    root: 0,
+    free_pages: 0,
+    pool: NONE,
+    flags: 0,
+};
 
 #[derive(Clone, Debug)]
 struct Pool {
     pages_per_slab: u32,
     /// One layer's share of a page in entry units: the distance between two pages of a slab.
     page_units: u32,
+    by_page_units: FastDiv,
     slabs: u32,
+    /// Pages held, the null page included.
+    used_pages: u64,
+    /// Free pages that can be handed out: of open slabs.
     free_pages: u64,
-    /// `heads[n]`: first slab with `n` free pages. Full slabs are in no list.
-    heads: Vec<u32>,
-    /// The `n` whose list is not empty.
-    counts: IndexSet,
+    open: OpenSlabs,
 }
 
 /// The pages of a carve.
@@ -51,12 +72,21 @@ struct Pool {
 pub struct Allocator {
     layout: SlabLayout,
     slab_units: u32,
+    by_slab_units: FastDiv,
+    /// Where each level of a slab's page tree below the root begins in its words; the last holds the pages.
+    levels: Vec<u32>,
     words_per_slab: usize,
     slabs: Vec<Slab>,
-    /// A set bit is a free page; `words_per_slab` words a slab.
-    free_bits: Vec<u64>,
+    /// Slabs below this number may be used.
+    online: u32,
+    words: Vec<u64>,
     arena: IndexSet,
     pools: Vec<Pool>,
+    /// Holders of shared pages, see [`super::holders`]; `most_pages` a slab, empty until a page is shared.
+    pub(super) holders: Vec<u32>,
+    /// Shared pages of each slab; empty with `holders`.
+    pub(super) shared_pages: Vec<u32>,
+    pub(super) most_pages: u32,
 }
 
 impl Allocator {
@@ -67,41 +97,32 @@ impl Allocator {
     /// the slabs exceed the 1 TiB that block tables address.
     pub fn new(layout: &SlabLayout, slabs: u32) -> Result<Self, AllocatorError> {
         let pools = layout.pools.len();
-        if (slabs as usize) < pools {
+        // No model has as many pools as a slab's record could not number.
+        if (slabs as usize) < pools || pools >= usize::from(NONE) {
             return Err(AllocatorError::NoNullPages { slabs, pools });
         }
-        let slab_units = u32::try_from(layout.slab_units()).ok();
-        let (Some(slab_units), true) = (
-            slab_units,
-            layout.slab_units() * u64::from(slabs) <= 1 << 32,
-        ) else {
-            return Err(AllocatorError::BeyondReach {
-                slabs,
-                slab_bytes: layout.slab_bytes,
-            });
-        };
-        let most_pages = layout
-            .pools
-            .iter()
-            .map(|pool| pool.pages_per_slab)
-            .max()
-            .unwrap_or(0);
-        let words_per_slab = most_pages.div_ceil(64) as usize;
-        let unused = Slab {
-            pool: NONE,
-            free_pages: 0,
-            previous: NONE,
-            next: NONE,
-            first_word: 0,
-        };
+        let slab_units = reachable(layout, slabs)?;
+        let most_pages = layout.pools.iter().map(|pool| pool.pages_per_slab).max();
+        let most_pages = most_pages.unwrap_or(0);
+        let (levels, words_per_slab) = page_tree(most_pages);
         let mut allocator = Self {
             layout: layout.clone(),
             slab_units,
+            by_slab_units: FastDiv::new(slab_units),
+            levels,
             words_per_slab,
-            slabs: vec![unused; slabs as usize],
-            free_bits: vec![0; slabs as usize * words_per_slab],
+            slabs: vec![UNUSED; slabs as usize],
+            online: slabs,
+            words: vec![0; slabs as usize * words_per_slab],
             arena: IndexSet::new(slabs),
-            pools: layout.pools.iter().map(Pool::new).collect(),
+            pools: layout
+                .pools
+                .iter()
+                .map(|pool| Pool::new(pool, slabs))
+                .collect(),
+            holders: Vec::new(),
+            shared_pages: Vec::new(),
+            most_pages,
         };
         for slab in pools as u32..slabs {
             allocator.arena.insert(slab);
@@ -123,10 +144,10 @@ impl Allocator {
     ///
     /// # Panics
     /// When `group` is not one of the layout's.
+    #[inline]
     pub fn alloc_page(&mut self, group: GroupId) -> Option<PageEntry> {
-        let pool = &self.pools[group.index()];
-        let slab = match pool.counts.first() {
-            Some(free_pages) => pool.heads[free_pages as usize],
+        let slab = match self.pools[group.index()].open.fullest() {
+            Some(slab) => slab,
             None => {
                 let slab = self.arena.first()?;
                 self.arena.remove(slab);
@@ -140,39 +161,38 @@ impl Allocator {
         Some(PageEntry(slab * self.slab_units + page * units))
     }
 
-    /// Gives a page back.
+    /// Gives a page back that has no other holder.
     ///
     /// # Errors
-    /// [`AllocatorError::NotHeld`] unless `entry` is a page that `group` holds now and that is not its null page.
+    /// [`AllocatorError::NotHeld`] unless `entry` is a page that `group` holds now and that is not its null page;
+    /// [`AllocatorError::Shared`] while others hold it.
+    #[inline]
     pub fn free_page(&mut self, group: GroupId, entry: PageEntry) -> Result<(), AllocatorError> {
-        let not_held = AllocatorError::NotHeld { group, entry };
-        let (slab, page) = self
-            .find(group, entry)
-            .filter(|_| entry != self.null_page(group))
-            .ok_or(not_held.clone())?;
-        let word = slab as usize * self.words_per_slab + page as usize / 64;
-        let bit = 1_u64 << (page % 64);
-        if self.free_bits[word] & bit != 0 {
-            return Err(not_held);
+        let (slab, page) = self.locate(group, entry)?;
+        if self.slabs[slab as usize].flags & SHARED != 0 && self.holder_word(slab, page) != 0 {
+            return Err(AllocatorError::Shared { group, entry });
         }
-        self.free_bits[word] |= bit;
+        self.put_page(slab, page);
         let record = &mut self.slabs[slab as usize];
-        record.first_word = record.first_word.min(page / 64);
+        record.free_pages += 1;
+        let free_pages = record.free_pages;
+        let draining = record.flags & DRAINING != 0;
         let pool = &mut self.pools[group.index()];
-        pool.free_pages += 1;
-        let before = record.free_pages;
-        if before > 0 {
-            pool.unlink(&mut self.slabs, slab, before);
+        pool.used_pages -= 1;
+        if !draining {
+            pool.free_pages += 1;
+            pool.open.raise(slab, free_pages - 1);
         }
-        let after = before + 1;
-        self.slabs[slab as usize].free_pages = after;
-        if after == pool.pages_per_slab {
+        if free_pages == pool.pages_per_slab {
             pool.slabs -= 1;
-            pool.free_pages -= u64::from(after);
-            self.slabs[slab as usize].pool = NONE;
-            self.arena.insert(slab);
-        } else {
-            pool.link(&mut self.slabs, slab, after);
+            if !draining {
+                pool.free_pages -= u64::from(free_pages);
+            }
+            let record = &mut self.slabs[slab as usize];
+            (record.pool, record.flags) = (NONE, 0);
+            if slab < self.online {
+                self.arena.insert(slab);
+            }
         }
         Ok(())
     }
@@ -180,11 +200,8 @@ impl Allocator {
     /// Whether `group` holds the page `entry` now.
     #[must_use]
     pub fn holds(&self, group: GroupId, entry: PageEntry) -> bool {
-        self.find(group, entry).is_some_and(|(slab, page)| {
-            self.free_bits[slab as usize * self.words_per_slab + page as usize / 64]
-                & (1 << (page % 64))
-                == 0
-        })
+        self.find(group, entry)
+            .is_some_and(|(slab, page)| !self.is_free(slab, page))
     }
 
     /// What is free now, for [`FreeMemory::fits`].
@@ -202,12 +219,9 @@ impl Allocator {
     #[must_use]
     pub fn fits(&self, demand: &[u64]) -> bool {
         let pools = self.pools.iter().zip(demand);
-        let slabs = pools.map(|(pool, &pages)| {
-            u128::from(
-                pages
-                    .saturating_sub(pool.free_pages)
-                    .div_ceil(u64::from(pool.pages_per_slab)),
-            )
+        let slabs = pools.map(|(pool, &pages)| match pages.checked_sub(pool.free_pages) {
+            None | Some(0) => 0,
+            Some(missing) => u128::from(missing.div_ceil(u64::from(pool.pages_per_slab))),
         });
         slabs.sum::<u128>() <= u128::from(self.arena.len())
     }
@@ -216,6 +230,12 @@ impl Allocator {
     #[must_use]
     pub const fn free_slabs(&self) -> u32 {
         self.arena.len()
+    }
+
+    /// Slabs that may be used: those with memory behind them.
+    #[must_use]
+    pub const fn online_slabs(&self) -> u32 {
+        self.online
     }
 
     /// Slabs that the pool of `group` holds.
@@ -233,8 +253,16 @@ impl Allocator {
     /// When `group` is not one of the layout's.
     #[must_use]
     pub fn used_pages(&self, group: GroupId) -> u64 {
-        let pool = &self.pools[group.index()];
-        u64::from(pool.slabs) * u64::from(pool.pages_per_slab) - pool.free_pages - 1
+        self.pools[group.index()].used_pages - 1
+    }
+
+    /// Free pages of `group` in slabs that it holds and that are not being emptied.
+    ///
+    /// # Panics
+    /// When `group` is not one of the layout's.
+    #[must_use]
+    pub fn free_pages(&self, group: GroupId) -> u64 {
+        self.pools[group.index()].free_pages
     }
 
     /// The layout of the slabs.
@@ -243,185 +271,306 @@ impl Allocator {
         &self.layout
     }
 
+    /// The slab that `entry` lies in.
+    #[must_use]
+    pub const fn slab_of(&self, entry: PageEntry) -> u32 {
+        self.by_slab_units.div_rem(entry.0).0
+    }
+
+    /// The slab of `group` with the fewest pages in use, those `but` and the one of its null page excepted.
+    pub(super) fn sparsest_slab(&self, group: GroupId, but: &BTreeSet<u32>) -> Option<u32> {
+        let pinned = self.pools.len() as u32;
+        self.pools[group.index()]
+            .open
+            .sparsest_first()
+            .find(|slab| *slab >= pinned && !but.contains(slab))
+    }
+
+    /// Pages of a slab in use, null page included; 0 in the arena.
+    pub(super) fn slab_used_pages(&self, slab: u32) -> u32 {
+        let record = &self.slabs[slab as usize];
+        match self.pools.get(record.pool as usize) {
+            Some(pool) => pool.pages_per_slab - record.free_pages,
+            None => 0,
+        }
+    }
+
+    /// Hands out no more pages of a slab: it leaves its pool with the last page in use.
+    pub(super) fn drain(&mut self, slab: u32) {
+        let record = self.slabs[slab as usize];
+        let Some(pool) = self.pools.get_mut(record.pool as usize) else {
+            return;
+        };
+        if record.flags & DRAINING != 0 {
+            return;
+        }
+        self.slabs[slab as usize].flags |= DRAINING;
+        if record.free_pages > 0 {
+            pool.free_pages -= u64::from(record.free_pages);
+            // As if its other pages were freed one after the other: it passes through every list and out.
+            for free_pages in record.free_pages..pool.pages_per_slab {
+                pool.open.raise(slab, free_pages);
+            }
+        }
+    }
+
+    /// Takes the slabs from `online` on out of use, or brings slabs up to there into use. Pages in slabs that go offline stay
+    /// where they are and are not handed out again.
+    ///
+    /// # Errors
+    /// [`AllocatorError::NoNullPages`] below one slab a pool, [`AllocatorError::BeyondReach`] beyond what tables address.
+    pub(super) fn set_online(&mut self, online: u32) -> Result<(), AllocatorError> {
+        let pools = self.pools.len();
+        if (online as usize) < pools {
+            return Err(AllocatorError::NoNullPages {
+                slabs: online,
+                pools,
+            });
+        }
+        reachable(&self.layout, online)?;
+        if online as usize > self.slabs.len() {
+            self.slabs.resize(online as usize, UNUSED);
+            self.words.resize(online as usize * self.words_per_slab, 0);
+            if !self.holders.is_empty() {
+                self.holders
+                    .resize(online as usize * self.most_pages as usize, 0);
+                self.shared_pages.resize(online as usize, 0);
+            }
+            self.arena.grow(online);
+            for pool in &mut self.pools {
+                pool.open.reserve(online);
+            }
+        }
+        for slab in online..self.online {
+            if self.arena.contains(slab) {
+                self.arena.remove(slab);
+            } else {
+                self.drain(slab);
+            }
+        }
+        for slab in self.online..online {
+            // One that still holds pages comes back when it is empty.
+            if self.slabs[slab as usize].pool == NONE {
+                self.arena.insert(slab);
+            }
+        }
+        self.online = online;
+        Ok(())
+    }
+
+    /// Pages in use of a slab, its null page excepted.
+    pub(super) fn used_entries(
+        &self,
+        slab: u32,
+    ) -> impl Iterator<Item = (GroupId, PageEntry)> + '_ {
+        let pool = self.slabs[slab as usize].pool;
+        let pages = self
+            .pools
+            .get(pool as usize)
+            .map_or(0, |pool| pool.pages_per_slab);
+        let used = (0..pages).filter(move |&page| !self.is_free(slab, page));
+        let used = used.filter(move |&page| page > 0 || slab as usize >= self.pools.len());
+        used.map(move |page| {
+            let units = self.pools[pool as usize].page_units;
+            (
+                GroupId(u32::from(pool)),
+                PageEntry(slab * self.slab_units + page * units),
+            )
+        })
+    }
+
+    /// What would be free if only slabs below `online` were in use.
+    pub(super) fn free_below(&self, online: u32) -> FreeMemory<'_> {
+        let mut free = vec![0; self.pools.len()];
+        let mut empty = 0;
+        for slab in &self.slabs[..(online as usize).min(self.slabs.len())] {
+            if slab.pool == NONE {
+                empty += 1;
+            } else if slab.flags & DRAINING == 0 {
+                free[slab.pool as usize] += u64::from(slab.free_pages);
+            }
+        }
+        FreeMemory::new(&self.layout, empty, free)
+    }
+
+    /// Slabs beyond those online that still hold pages.
+    #[must_use]
+    pub fn stranded_slabs(&self) -> usize {
+        let offline = &self.slabs[self.online as usize..];
+        offline.iter().filter(|slab| slab.pool != NONE).count()
+    }
+
+    /// The slab and the page in it of a page in use.
+    #[inline]
+    pub(super) fn locate(
+        &self,
+        group: GroupId,
+        entry: PageEntry,
+    ) -> Result<(u32, u32), AllocatorError> {
+        let found = self
+            .find(group, entry)
+            .filter(|&(slab, page)| !self.is_free(slab, page) && entry != self.null_page(group));
+        found.ok_or(AllocatorError::NotHeld { group, entry })
+    }
+
     /// The slab and the page in it that `entry` names, if that slab belongs to `group` and the entry is a page's first.
+    #[inline]
     fn find(&self, group: GroupId, entry: PageEntry) -> Option<(u32, u32)> {
         let pool = self.pools.get(group.index())?;
-        let (slab, units) = (entry.0 / self.slab_units, entry.0 % self.slab_units);
-        let (page, inside) = (units / pool.page_units, units % pool.page_units);
+        let (slab, units) = self.by_slab_units.div_rem(entry.0);
+        let (page, inside) = pool.by_page_units.div_rem(units);
         let held = self
             .slabs
             .get(slab as usize)
-            .is_some_and(|record| record.pool == group.0);
+            .is_some_and(|record| u32::from(record.pool) == group.0);
         (held && inside == 0 && page < pool.pages_per_slab).then_some((slab, page))
     }
 
-    /// Gives a slab of the arena to a pool, all its pages free.
+    /// Notes whether pages of a slab have more than one holder.
+    pub(super) fn set_shared(&mut self, slab: u32, shared: bool) {
+        let flags = &mut self.slabs[slab as usize].flags;
+        *flags = *flags & !SHARED | if shared { SHARED } else { 0 };
+    }
+
+    /// Gives a slab of the arena to a pool that has no open one, all its pages free.
     fn adopt(&mut self, slab: u32, pool_index: u32) {
         let pool = &mut self.pools[pool_index as usize];
         let pages = pool.pages_per_slab;
-        let bits =
-            &mut self.free_bits[slab as usize * self.words_per_slab..][..self.words_per_slab];
-        for (place, word) in bits.iter_mut().enumerate() {
-            let left = (pages as usize).saturating_sub(place * 64);
-            *word = if left >= 64 {
-                u64::MAX
-            } else {
-                (1 << left) - 1
-            };
+        let words = &mut self.words[slab as usize * self.words_per_slab..][..self.words_per_slab];
+        let mut bits = pages;
+        for (level, &start) in self.levels.iter().enumerate().rev() {
+            let end = self
+                .levels
+                .get(level + 1)
+                .map_or(self.words_per_slab, |&end| end as usize);
+            for (place, word) in words[start as usize..end].iter_mut().enumerate() {
+                *word = ones(bits.saturating_sub(place as u32 * 64));
+            }
+            bits = bits.div_ceil(64);
         }
         let record = &mut self.slabs[slab as usize];
-        (record.pool, record.free_pages, record.first_word) = (pool_index, pages, 0);
+        (record.root, record.pool, record.free_pages) = (ones(bits), pool_index as u16, pages);
         pool.slabs += 1;
         pool.free_pages += u64::from(pages);
-        pool.link(&mut self.slabs, slab, pages);
+        pool.open.adopt(slab);
     }
 
-    /// Takes the lowest free page of a slab that has one.
+    /// Takes the lowest free page of the fullest slab of its pool.
+    #[inline]
     fn take_page(&mut self, slab: u32, pool_index: u32) -> u32 {
         let pool = &mut self.pools[pool_index as usize];
-        let before = self.slabs[slab as usize].free_pages;
-        pool.unlink(&mut self.slabs, slab, before);
-        pool.free_pages -= 1;
         let record = &mut self.slabs[slab as usize];
-        record.free_pages = before - 1;
-        let bits =
-            &mut self.free_bits[slab as usize * self.words_per_slab..][..self.words_per_slab];
-        let mut word = record.first_word as usize;
-        while bits[word] == 0 {
-            word += 1;
+        pool.open.lower(record.free_pages);
+        record.free_pages -= 1;
+        pool.free_pages -= 1;
+        pool.used_pages += 1;
+        let words = &mut self.words[slab as usize * self.words_per_slab..][..self.words_per_slab];
+        let mut page = record.root.trailing_zeros();
+        for &start in &self.levels {
+            page = page * 64 + words[(start + page) as usize].trailing_zeros();
         }
-        record.first_word = word as u32;
-        let bit = bits[word].trailing_zeros();
-        bits[word] &= bits[word] - 1;
-        if before > 1 {
-            pool.link(&mut self.slabs, slab, before - 1);
+        // Upwards as long as words empty.
+        let mut bit = page;
+        for &start in self.levels.iter().rev() {
+            let word = &mut words[(start + bit / 64) as usize];
+            *word &= *word - 1;
+            if *word != 0 {
+                return page;
+            }
+            bit /= 64;
         }
-        word as u32 * 64 + bit
+        record.root &= record.root - 1;
+        page
     }
 
-    /// Recounts everything from the page bits and compares; for tests and self-tests.
-    ///
-    /// # Errors
-    /// A sentence naming the first difference.
-    pub fn audit(&self) -> Result<(), String> {
-        let mut pool_slabs = vec![0; self.pools.len()];
-        let mut pool_free = vec![0_u64; self.pools.len()];
-        let mut listed = 0;
-        for (index, slab) in self.slabs.iter().enumerate() {
-            let in_arena = self.arena.contains(index as u32);
-            if in_arena != (slab.pool == NONE) {
-                return Err(format!(
-                    "slab {index} is in the arena: {in_arena}, but its pool is {}",
-                    slab.pool
-                ));
+    /// Marks a page as free in its slab's tree.
+    #[inline]
+    fn put_page(&mut self, slab: u32, page: u32) {
+        let words = &mut self.words[slab as usize * self.words_per_slab..][..self.words_per_slab];
+        let mut bit = page;
+        for &start in self.levels.iter().rev() {
+            let word = &mut words[(start + bit / 64) as usize];
+            let was_empty = *word == 0;
+            *word |= 1 << (bit % 64);
+            if !was_empty {
+                return;
             }
-            if in_arena {
-                continue;
-            }
-            let pool = &self.pools[slab.pool as usize];
-            let bits = &self.free_bits[index * self.words_per_slab..][..self.words_per_slab];
-            let free = bits.iter().map(|word| word.count_ones()).sum::<u32>();
-            if free != slab.free_pages {
-                return Err(format!(
-                    "slab {index} counts {} free pages, its bits {free}",
-                    slab.free_pages
-                ));
-            }
-            if free == pool.pages_per_slab {
-                return Err(format!(
-                    "slab {index} is empty but still held by pool {}",
-                    slab.pool
-                ));
-            }
-            if bits[..slab.first_word as usize]
-                .iter()
-                .any(|word| *word != 0)
-            {
-                return Err(format!(
-                    "slab {index} has a free page below word {}",
-                    slab.first_word
-                ));
-            }
-            listed += u32::from(free > 0);
-            pool_slabs[slab.pool as usize] += 1;
-            pool_free[slab.pool as usize] += u64::from(free);
+            bit /= 64;
         }
-        for (index, pool) in self.pools.iter().enumerate() {
-            if (pool.slabs, pool.free_pages) != (pool_slabs[index], pool_free[index]) {
-                return Err(format!(
-                    "pool {index} counts {} slabs and {} free pages, its slabs {} and {}",
-                    pool.slabs, pool.free_pages, pool_slabs[index], pool_free[index]
-                ));
+        self.slabs[slab as usize].root |= 1 << bit;
+    }
+
+    pub(super) fn slab_count(&self) -> usize {
+        self.slabs.len()
+    }
+
+    /// Whether pages of a slab have more than one holder.
+    pub(super) fn is_shared(&self, slab: u32) -> bool {
+        self.slabs[slab as usize].flags & SHARED != 0
+    }
+
+    #[inline]
+    pub(super) fn is_free(&self, slab: u32, page: u32) -> bool {
+        let word = match self.levels.last() {
+            None => self.slabs[slab as usize].root,
+            Some(&start) => {
+                self.words[slab as usize * self.words_per_slab + (start + page / 64) as usize]
             }
-            if self.slabs[index].pool != index as u32
-                || self.free_bits[index * self.words_per_slab] & 1 != 0
-            {
-                return Err(format!("the null page of pool {index} is not held"));
-            }
-            for (free_pages, &head) in pool.heads.iter().enumerate() {
-                if (head != NONE) != pool.counts.contains(free_pages as u32) {
-                    return Err(format!(
-                        "pool {index} mislays its slabs with {free_pages} free pages"
-                    ));
-                }
-                let mut slab = head;
-                while slab != NONE {
-                    let record = &self.slabs[slab as usize];
-                    if (record.pool, record.free_pages as usize) != (index as u32, free_pages) {
-                        return Err(format!(
-                            "slab {slab} hangs in the wrong list of pool {index}"
-                        ));
-                    }
-                    listed = listed.wrapping_sub(1);
-                    slab = record.next;
-                }
-            }
-        }
-        if listed == 0 {
-            Ok(())
-        } else {
-            Err("a slab with free pages hangs in no list".to_owned())
-        }
+        };
+        word & (1 << (page % 64)) != 0
     }
 }
 
+/// The `count` lowest bits, at most 64.
+const fn ones(count: u32) -> u64 {
+    if count >= 64 {
+        u64::MAX
+    } else {
+        (1 << count) - 1
+    }
+}
+
+/// Starts of the levels below the root, and words in all.
+fn page_tree(pages: u32) -> (Vec<u32>, usize) {
+    let mut widths = Vec::new();
+    let mut bits = pages;
+    while bits > 64 {
+        bits = bits.div_ceil(64);
+        widths.push(bits);
+    }
+    let mut words = 0;
+    let starts = widths.iter().rev().map(|width| {
+        let start = words;
+        words += width;
+        start
+    });
+    let starts = starts.collect();
+    (starts, words as usize)
+}
+
+/// The slab in entry units, if `slabs` of them lie in reach.
+fn reachable(layout: &SlabLayout, slabs: u32) -> Result<u32, AllocatorError> {
+    let units = u32::try_from(layout.slab_units()).ok();
+    units
+        .filter(|&units| u64::from(units) * u64::from(slabs) <= 1 << 32)
+        .ok_or(AllocatorError::BeyondReach {
+            slabs,
+            slab_bytes: layout.slab_bytes,
+        })
+}
+
 impl Pool {
-    fn new(layout: &PoolLayout) -> Self {
-        let pages_per_slab = layout.pages_per_slab;
+    fn new(layout: &PoolLayout, slabs: u32) -> Self {
+        // A layer's share of a page is below 4 GiB.
+        let page_units = (layout.layer_page_bytes / ENTRY_UNIT_BYTES) as u32;
         Self {
-            pages_per_slab,
-            // A layer's share of a page is below 4 GiB.
-            page_units: (layout.layer_page_bytes / ENTRY_UNIT_BYTES) as u32,
+            pages_per_slab: layout.pages_per_slab,
+            page_units,
+            by_page_units: FastDiv::new(page_units),
             slabs: 0,
+            used_pages: 0,
             free_pages: 0,
-            heads: vec![NONE; pages_per_slab as usize + 1],
-            counts: IndexSet::new(pages_per_slab + 1),
-        }
-    }
-
-    fn link(&mut self, slabs: &mut [Slab], slab: u32, free_pages: u32) {
-        let head = std::mem::replace(&mut self.heads[free_pages as usize], slab);
-        let record = &mut slabs[slab as usize];
-        (record.previous, record.next) = (NONE, head);
-        if head == NONE {
-            self.counts.insert(free_pages);
-        } else {
-            slabs[head as usize].previous = slab;
-        }
-    }
-
-    fn unlink(&mut self, slabs: &mut [Slab], slab: u32, free_pages: u32) {
-        let Slab { previous, next, .. } = slabs[slab as usize];
-        if next != NONE {
-            slabs[next as usize].previous = previous;
-        }
-        if previous != NONE {
-            slabs[previous as usize].next = next;
-            return;
-        }
-        self.heads[free_pages as usize] = next;
-        if next == NONE {
-            self.counts.remove(free_pages);
+            open: OpenSlabs::new(layout.pages_per_slab, slabs),
         }
     }
 }
@@ -454,6 +603,14 @@ pub enum AllocatorError {
     #[error("entry {} is not a page that layer group {} holds; each page is given back once, to its own group", entry.0, group.0)]
     NotHeld {
         /// The group it was given back to.
+        group: GroupId,
+        /// The page.
+        entry: PageEntry,
+    },
+    /// A page that others hold is given back for all of them.
+    #[error("entry {} of layer group {} has other holders; each lets go of it by itself", entry.0, group.0)]
+    Shared {
+        /// The group.
         group: GroupId,
         /// The page.
         entry: PageEntry,

@@ -23,6 +23,19 @@ impl IndexSet {
         }
     }
 
+    /// Raises the bound.
+    pub fn grow(&mut self, bound: u32) {
+        let mut grown = Self::new(bound);
+        for (place, &word) in self.levels[0].iter().enumerate() {
+            let mut bits = word;
+            while bits != 0 {
+                grown.insert(place as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        *self = grown;
+    }
+
     /// Members.
     pub const fn len(&self) -> u32 {
         self.len
@@ -97,6 +110,9 @@ mod tests {
                 } else {
                     model.remove(&index);
                     set.remove(index);
+                }
+                if state.is_multiple_of(1_000) {
+                    set.grow(set.levels[0].len() as u32 * 64 + 64);
                 }
                 assert_eq!(
                     (set.first(), set.len()),

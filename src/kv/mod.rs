@@ -18,6 +18,7 @@
 //! | [`reserve`] | what to keep free when it may not |
 //! | [`allocator`] | which page is whose |
 //! | [`sequences`] | which pages a sequence holds, and when they may be used again |
+//! | [`prefix_tree`] | which prompts begin with pages that are still there |
 //! | [`policy`] | where the line between the pools stands |
 //! | [`peers`] | what other servers make of the same bytes |
 //! | [`map`] | the device's memory as a drawing |
@@ -39,13 +40,18 @@ pub mod peers;
 pub mod plan;
 pub mod policy;
 pub mod pool;
+pub mod prefix_tree;
 pub mod reserve;
 pub mod sequences;
 pub mod slab;
 pub mod window;
 
 mod families;
+mod fast_div;
+mod holders;
 mod index_set;
+mod kv_error;
+mod open_slabs;
 
 pub use allocator::{Allocator, AllocatorError};
 pub use carve::{CapacityReport, Carve, CarveError, CarveReport, PoolReport};
@@ -55,8 +61,12 @@ pub use geometry::{
     AttentionKind, Geometry, GeometryError, GroupId, KvDtype, LayerGroup, LayerKv, LayerSpec,
     PageEntry, PageSize, Shard,
 };
+pub use kv_error::KvError;
 pub use plan::{Plan, PlanError, PlanOptions, plan};
 pub use policy::{Caps, Policy, PolicyError};
 pub use pool::{KvArena, KvArenaError, KvExtension};
-pub use sequences::{DO_NOT_WRITE, KvError, KvSequences, Phase, SequenceId, StepId, TableUpdate};
+pub use prefix_tree::{PrefixCounters, PrefixTree};
+pub use sequences::{
+    DO_NOT_WRITE, KvSequences, PageMove, Phase, PrefixPages, SequenceId, StepId, TableUpdate,
+};
 pub use slab::{PoolLayout, SlabError, SlabLayout, solve_slab};

@@ -2,6 +2,10 @@
 //!
 //! Before capture only the slabs of the null pages are backed; captured graphs hold the arena's base and the layer
 //! strides, which never change. After capture the arena is backed up to what was measured to be free.
+//!
+//! While the engine runs, memory can be given back and taken again: [`KvArena::shrink_to`], [`KvArena::grow_to`], [`KvArena::sleep`],
+//! [`KvArena::wake`]. Addresses and graphs stay; [`KvSequences`](super::KvSequences) says which slabs may go. Nothing is cleared on the way: kernels read
+//! no page that was not written before, so there is no clearing that could overtake a write.
 
 use thiserror::Error;
 
@@ -17,7 +21,12 @@ pub struct KvArena {
     arena: Arena,
     geometry: Geometry,
     layout: SlabLayout,
+    /// Bytes that were backed when the arena fell asleep.
+    asleep_bytes: Option<u64>,
 }
+
+/// At least this many extents back a whole carve, so that it can be given back in parts; an extent is at most 1 GiB.
+const EXTENTS: u64 = 128;
 
 /// What [`KvArena::extend`] made of the measured memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,12 +80,14 @@ impl KvArena {
         let bound = carve_bound_bytes.min(ENTRY_REACH_BYTES);
         let layout = solve_slab(geometry, bound)?;
         Carve::new(geometry, &layout, bound)?;
-        let mut arena = Arena::reserve(context, gate, "kv", bound)?;
+        let extent_bytes = (bound / EXTENTS).clamp(1, 1 << 30).next_power_of_two();
+        let mut arena = Arena::reserve(context, gate, "kv", bound)?.with_extents(extent_bytes);
         arena.map_to(layout.null_bytes())?;
         Ok(Self {
             arena,
             geometry: geometry.clone(),
             layout,
+            asleep_bytes: None,
         })
     }
 
@@ -122,6 +133,82 @@ impl KvArena {
             .map_up_to(self.beside(now, headroom_bytes).min(wanted) / grain * grain)?;
         let carve = Carve::new(&self.geometry, &self.layout, mapped_bytes)?;
         Ok(extension(carve, mapped_bytes))
+    }
+
+    /// Gives back the memory behind all but the first `slabs` slabs, whole extents of it; returns the bytes given back, to the byte what the device
+    /// has more of. [`KvSequences::shrink`](super::KvSequences::shrink) vacates them first; no step that can touch them may be in flight (I12).
+    ///
+    /// # Errors
+    /// [`KvArenaError::Carve`] when not even the null pages would be left, [`KvArenaError::Arena`] when the driver refuses.
+    pub fn shrink_to(&mut self, slabs: u32) -> Result<u64, KvArenaError> {
+        let bytes = self.slab_bytes(slabs);
+        if bytes < self.layout.null_bytes() {
+            let needed_bytes = self.layout.null_bytes();
+            return Err(CarveError::TooSmall {
+                bytes,
+                needed_bytes,
+            }
+            .into());
+        }
+        Ok(self.arena.unmap_from(bytes)?)
+    }
+
+    /// Backs the first `slabs` slabs again, or as many as the device has memory for; returns how many, for
+    /// [`KvSequences::grow`](super::KvSequences::grow).
+    ///
+    /// # Errors
+    /// [`KvArenaError::Arena`] beyond the addresses, behind a closed gate, or when the driver fails otherwise.
+    pub fn grow_to(&mut self, slabs: u32) -> Result<u32, KvArenaError> {
+        let mapped = self.arena.map_up_to(self.slab_bytes(slabs))?;
+        // Not more than the reach, as the addresses are not.
+        Ok((mapped / self.layout.slab_bytes).min(u64::from(slabs)) as u32)
+    }
+
+    /// Gives back all memory, null pages included, and keeps the addresses: graphs stay valid and must not be launched. Returns the bytes given
+    /// back. [`KvSequences::check_asleep`](super::KvSequences::check_asleep) says whether something would be lost.
+    ///
+    /// # Errors
+    /// [`KvArenaError::Arena`] when the driver refuses.
+    pub fn sleep(&mut self) -> Result<u64, KvArenaError> {
+        let mapped_bytes = self.arena.mapped_bytes();
+        let given_back = self.arena.unmap_from(0)?;
+        self.asleep_bytes = self.asleep_bytes.or(Some(mapped_bytes));
+        Ok(given_back)
+    }
+
+    /// Takes back what [`sleep`](Self::sleep) gave away, or as much as the device still has; returns the slabs that are
+    /// backed. Their contents are undefined.
+    ///
+    /// # Errors
+    /// [`KvArenaError::Carve`] when not even the null pages could be backed, and then the arena sleeps on;
+    /// [`KvArenaError::Arena`] behind a closed gate, or when the driver fails otherwise.
+    pub fn wake(&mut self) -> Result<u32, KvArenaError> {
+        let Some(wanted_bytes) = self.asleep_bytes else {
+            return Ok(self.backed_slabs());
+        };
+        let bytes = self.arena.map_up_to(wanted_bytes)?;
+        let needed_bytes = self.layout.null_bytes();
+        if bytes < needed_bytes {
+            self.arena.unmap_from(0)?;
+            return Err(CarveError::TooSmall {
+                bytes,
+                needed_bytes,
+            }
+            .into());
+        }
+        self.asleep_bytes = None;
+        Ok(self.backed_slabs())
+    }
+
+    /// Slabs that lie wholly in backed memory.
+    #[must_use]
+    pub fn backed_slabs(&self) -> u32 {
+        // At most the reach, 2^32 units, and a slab is one at least.
+        u32::try_from(self.arena.mapped_bytes() / self.layout.slab_bytes).unwrap_or(u32::MAX)
+    }
+
+    fn slab_bytes(&self, slabs: u32) -> u64 {
+        u64::from(slabs).saturating_mul(self.layout.slab_bytes)
     }
 
     /// Bytes that KV has and may take when `headroom_bytes` of the free memory are left alone.

@@ -2,8 +2,7 @@
 //!
 //! A sequence grows by [`KvSequences::append`] when a step is planned, and its windows move on by
 //! [`KvSequences::settle`] when the step has completed. Block tables are indexed by absolute page number, so an
-//! update names a column once and never moves it; columns of dead or never written pages keep stale entries, which
-//! kernels do not read.
+//! update names a column once; columns of dead or never written pages keep stale entries, which kernels do not read.
 //!
 //! # Prefill into a window (I10)
 //! The keys of a chunk are read from its activations, so a chunk writes to SWA pages only what the query after it
@@ -12,18 +11,39 @@
 //! run its attention before its append. A prefilling sequence so never holds more pages than a decoding one.
 //!
 //! # Reuse (I9)
-//! A page leaves its sequence at exactly `dead_pages(n)` on settled tokens, and is handed out again when the newest
-//! step launched before that has completed.
+//! A page leaves its sequence at exactly `dead_pages(n)` on settled tokens, less the rewind allowance, and is handed out
+//! again when the newest step launched before that has completed.
+//!
+//! # Shared pages
+//! Forks and cached prefixes share pages. A write into a shared page first makes a copy of it, for the page-copy kernel to
+//! run at the start of the step: [`KvSequences::page_copies`]. What leaves a sequence between such a copy and the launch of its
+//! step waits for that step, so no page is both read and overwritten by one step.
+//!
+//! # What admission promises (I8)
+//! A live sequence may grow to `max_tokens` whatever the others do. Promised are the pages of each at its longest, less the
+//! full-attention pages that several sequences hold, each of which is charged once. What keeps the promise, in this order:
+//! pages free now, cached prefixes evicted, steps in flight completed, and slabs emptied by [`KvSequences::compact`].
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use thiserror::Error;
-
-use super::allocator::{Allocator, AllocatorError};
+use super::allocator::Allocator;
 use super::fit::FreeMemory;
 use super::geometry::{AttentionKind, Geometry, GroupId, LayerGroup, PageEntry};
+use super::kv_error::KvError;
 use super::slab::SlabLayout;
 use super::window;
+
+mod append;
+mod compact;
+mod fork;
+mod held;
+mod prefix;
+mod steps;
+
+use held::{GroupAppend, HeldPages};
+
+pub use compact::PageMove;
+pub use prefix::PrefixPages;
 
 /// Slot of a token that no later query can see: its K and V are not written.
 pub const DO_NOT_WRITE: u64 = u64::MAX;
@@ -69,55 +89,9 @@ pub enum Phase {
     Decode,
 }
 
+/// One cache line: all that a decode step within a page touches.
 #[derive(Clone, Debug, Default)]
-struct HeldPages {
-    /// Page number of `pages[0]`.
-    first_column: u32,
-    pages: VecDeque<PageEntry>,
-    /// Pages that a planned chunk leaves behind; they die when it settles. Columns ascend.
-    closing: VecDeque<(u32, PageEntry)>,
-    /// First token of the last append that is written.
-    write_from: u32,
-}
-
-/// What an append does to the pages of one group.
-struct GroupAppend {
-    write_from: u32,
-    new_columns: std::ops::Range<u32>,
-    /// Pages at the front whose window the append closes and whose memory it may take over.
-    closing: u32,
-}
-
-impl HeldPages {
-    fn plan(&self, group: &LayerGroup, begin: u32, end: u32, phase: Phase) -> GroupAppend {
-        let page_tokens = group.page_size().tokens();
-        let (write_from, closing) = match (group.kind, phase) {
-            (AttentionKind::Sliding { window }, Phase::Prefill) => {
-                let visible = window::first_visible(end, window);
-                let closing = (visible / page_tokens).saturating_sub(self.first_column);
-                (
-                    visible.clamp(begin, end),
-                    closing.min(self.pages.len() as u32),
-                )
-            }
-            _ => (begin, 0),
-        };
-        let next = self.first_column + self.pages.len() as u32;
-        let first = next.max(write_from / page_tokens);
-        let last = if write_from == end {
-            first
-        } else {
-            group.page_size().pages_for(end)
-        };
-        GroupAppend {
-            write_from,
-            new_columns: first..last.max(first),
-            closing,
-        }
-    }
-}
-
-#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 struct Sequence {
     generation: u32,
     live: bool,
@@ -127,7 +101,15 @@ struct Sequence {
     settled_tokens: u32,
     /// First token of the last append.
     append_begin: u32,
-    groups: Vec<HeldPages>,
+    /// Tokens that fit the pages at hand of every group, none of them shared; 0 when that is not known.
+    room_tokens: u32,
+    /// Settled tokens at which the next page dies.
+    next_death_tokens: u32,
+    /// Tokens of which the windows' keys before them, less the rewind allowance, may be given up; never goes back.
+    given_up: u32,
+    /// The step of the last append, launched or yet to be; its low bits.
+    step: u32,
+    groups: Box<[HeldPages]>,
 }
 
 /// The sequences of a carve and their pages.
@@ -135,16 +117,29 @@ struct Sequence {
 pub struct KvSequences {
     geometry: Geometry,
     allocator: Allocator,
-    total_slabs: u32,
+    rewind_tokens: u32,
     sequences: Vec<Sequence>,
     free_slots: Vec<u32>,
+    /// By slot and group: the page of the last token, where a sequence has `room_tokens`.
+    last_pages: Vec<PageEntry>,
     /// Pages of each group that live sequences were promised.
     promised: Vec<u64>,
+    /// By how much the sequences' full pages exceed the distinct ones among them.
+    shared: Vec<u64>,
     launched: StepId,
     completed: StepId,
-    /// Pages that left their sequence, with the newest step that had been launched then; steps ascend.
+    /// Pages that nobody holds any more, with the step that must complete before they are free; steps ascend.
     retired: VecDeque<(StepId, GroupId, PageEntry)>,
+    /// Copies that the next step makes before anything else.
+    copies: Vec<PageMove>,
+    /// Of each page that these copies fill, where it comes from.
+    origins: HashMap<PageEntry, PageEntry>,
+    /// Whether the step being planned reads pages that its sequences no longer hold.
+    reads_left_pages: bool,
     demand: Vec<u64>,
+    plans: Vec<GroupAppend>,
+    /// Binary logarithm of the tokens of each group's page, where a row is a token.
+    page_shifts: Vec<Option<u32>>,
 }
 
 impl KvSequences {
@@ -160,21 +155,61 @@ impl KvSequences {
     ) -> Result<Self, KvError> {
         let groups = geometry.groups.len();
         let sequence = Sequence {
-            groups: vec![HeldPages::default(); groups],
+            groups: vec![HeldPages::default(); groups].into(),
             ..Sequence::default()
         };
         Ok(Self {
             allocator: Allocator::new(layout, slabs)?,
-            total_slabs: slabs,
+            rewind_tokens: 0,
             sequences: vec![sequence; max_sequences as usize],
+            last_pages: vec![PageEntry(0); max_sequences as usize * groups],
             free_slots: (0..max_sequences).rev().collect(),
             promised: vec![0; groups],
+            shared: vec![0; groups],
             launched: StepId(0),
             completed: StepId(0),
             retired: VecDeque::new(),
+            copies: Vec::new(),
+            origins: HashMap::new(),
+            reads_left_pages: false,
             demand: Vec::with_capacity(groups),
+            plans: Vec::with_capacity(groups),
+            page_shifts: geometry.groups.iter().map(page_shift).collect(),
             geometry,
         })
+    }
+
+    /// Keeps window pages so long that a sequence can be cut by `tokens` tokens below what has settled. A step may append as
+    /// many tokens beyond the next one. Prefix caching needs the tokens of two pages less one, so that the window before the
+    /// last page boundary is whole.
+    #[must_use]
+    pub fn with_rewind(mut self, tokens: u32) -> Self {
+        self.rewind_tokens = tokens;
+        self
+    }
+
+    /// Pages of each group that a sequence of at most `max_tokens` tokens may hold, the rewind allowance included.
+    #[must_use]
+    pub fn pages_for(&self, max_tokens: u32) -> Vec<u64> {
+        let groups = self.geometry.groups.iter();
+        // Rewound tokens below the window, and as many drafted ones beyond it.
+        let slack = self.rewind_tokens.saturating_mul(2);
+        groups
+            .map(|group| {
+                let page_tokens = group.tokens_per_page();
+                let span = match group.kind {
+                    AttentionKind::Sliding { window: span }
+                    | AttentionKind::Chunked { chunk: span } => Some(span),
+                    _ => None,
+                };
+                u64::from(match span {
+                    Some(span) if slack > 0 => max_tokens.div_ceil(page_tokens).min(
+                        window::max_live_pages(span.saturating_add(slack), page_tokens),
+                    ),
+                    _ => group.pages_for(max_tokens),
+                })
+            })
+            .collect()
     }
 
     /// Admits a sequence that will never exceed `max_tokens` tokens: with it, everything promised still fits the
@@ -184,22 +219,46 @@ impl KvSequences {
     /// [`KvError::NeverFits`] when the carve could not hold it even alone; [`KvError::NoRoomNow`] and
     /// [`KvError::NoSlot`] when it must wait for others to finish.
     pub fn create(&mut self, max_tokens: u32) -> Result<SequenceId, KvError> {
-        let together = self.promise_with(max_tokens, 0)?;
+        let need = self.pages_for(max_tokens);
+        let nothing = vec![0; need.len()];
+        self.admit(max_tokens, &need, &nothing, &nothing)
+    }
+
+    /// Admits a sequence that needs `need` pages of each group, `saved` of which other sequences hold already, and
+    /// `copies` more while it shares pages with them.
+    fn admit(
+        &mut self,
+        max_tokens: u32,
+        need: &[u64],
+        copies: &[u64],
+        saved: &[u64],
+    ) -> Result<SequenceId, KvError> {
+        let more = need.iter().zip(copies).zip(saved);
+        // Of what others hold it needs no pages of its own; there are never more of those than it needs.
+        let more = more.map(|((need, copies), saved)| need + copies - saved);
+        self.check_room(max_tokens, need, &more.collect::<Vec<_>>())?;
         let slot = self.free_slots.pop().ok_or(KvError::NoSlot {
             sequences: self.sequences.len(),
         })?;
-        self.promised = together;
+        for ((promised, pages), copies) in self.promised.iter_mut().zip(need).zip(copies) {
+            *promised += pages + copies;
+        }
         let sequence = &mut self.sequences[slot as usize];
-        (sequence.live, sequence.max_tokens) = (true, max_tokens);
-        (
-            sequence.tokens,
-            sequence.settled_tokens,
-            sequence.append_begin,
-        ) = (0, 0, 0);
-        Ok(SequenceId {
-            slot,
-            generation: sequence.generation,
-        })
+        let generation = sequence.generation;
+        let groups = std::mem::take(&mut sequence.groups);
+        *sequence = Sequence {
+            generation,
+            live: true,
+            max_tokens,
+            next_death_tokens: u32::MAX,
+            groups,
+            ..Sequence::default()
+        };
+        for held in &mut sequence.groups {
+            (held.first_column, held.write_from) = (0, 0);
+            (held.valid_from, held.shared_end, held.copies_left) = (0, 0, 0);
+        }
+        Ok(SequenceId { slot, generation })
     }
 
     /// Raises what a sequence was admitted with to `max_tokens` tokens, by the same function as [`create`](Self::create);
@@ -209,43 +268,64 @@ impl KvSequences {
     /// [`KvError::NeverFits`] and [`KvError::NoRoomNow`] as for [`create`](Self::create), [`KvError::UnknownSequence`] for
     /// a released sequence; the promise then stays what it was.
     pub fn raise(&mut self, id: SequenceId, max_tokens: u32) -> Result<(), KvError> {
-        let promised_tokens = self.live(id)?.max_tokens;
-        if max_tokens > promised_tokens {
-            self.promised = self.promise_with(max_tokens, promised_tokens)?;
-            live(&mut self.sequences, id)?.max_tokens = max_tokens;
+        let before_tokens = self.live(id)?.max_tokens;
+        if max_tokens <= before_tokens {
+            return Ok(());
         }
+        let need = self.pages_for(max_tokens);
+        let before = self.pages_for(before_tokens);
+        let more = need.iter().zip(&before).map(|(need, before)| need - before);
+        let more = more.collect::<Vec<_>>();
+        self.check_room(max_tokens, &need, &more)?;
+        for (promised, pages) in self.promised.iter_mut().zip(&more) {
+            *promised += pages;
+        }
+        live(&mut self.sequences, id)?.max_tokens = max_tokens;
         Ok(())
     }
 
-    /// What is promised when one sequence may have `max_tokens` tokens instead of `instead_of_tokens`, if that fits.
-    fn promise_with(&self, max_tokens: u32, instead_of_tokens: u32) -> Result<Vec<u64>, KvError> {
-        let need = self.geometry.pages_for(max_tokens);
-        let whole = FreeMemory::empty(self.allocator.layout(), u64::from(self.total_slabs));
-        if !whole.fits(&need) {
-            let longest_tokens = whole.longest_request_tokens(&self.geometry, max_tokens);
+    /// Whether a sequence that needs `alone` pages of each group fits at all, and whether `more` pages can be promised.
+    fn check_room(&self, max_tokens: u32, alone: &[u64], more: &[u64]) -> Result<(), KvError> {
+        let slabs = u64::from(self.allocator.online_slabs());
+        let whole = FreeMemory::empty(self.allocator.layout(), slabs);
+        if !whole.fits(alone) {
+            let longest_tokens = self.longest_tokens(&whole, max_tokens);
             return Err(KvError::NeverFits {
                 tokens: max_tokens,
                 longest_tokens,
             });
         }
-        let before = self.geometry.pages_for(instead_of_tokens);
-        let pages = self.promised.iter().zip(&before).zip(&need);
-        let together = pages
-            .map(|((promised, before), need)| promised - before + need)
-            .collect::<Vec<_>>();
-        if !whole.fits(&together) {
-            return Err(KvError::NoRoomNow { tokens: max_tokens });
+        let groups = self.promised.iter().zip(&self.shared).zip(more);
+        let charged = groups.map(|((promised, shared), more)| promised + more - shared);
+        if whole.fits(&charged.collect::<Vec<_>>()) {
+            Ok(())
+        } else {
+            Err(KvError::NoRoomNow { tokens: max_tokens })
         }
-        Ok(together)
+    }
+
+    /// The longest sequence that fits alone, up to `most_tokens`.
+    fn longest_tokens(&self, whole: &FreeMemory<'_>, most_tokens: u32) -> u32 {
+        let (mut low, mut high) = (0, most_tokens);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if whole.fits(&self.pages_for(middle)) {
+                low = middle
+            } else {
+                high = middle - 1
+            }
+        }
+        low
     }
 
     /// Grows a sequence by `tokens` tokens of a step being planned, and adds the block-table entries that are new to
     /// `updates`. All or nothing: after an error nothing has changed.
     ///
     /// # Errors
-    /// [`KvError::OutOfPages`] when the pages are not there now, although promised: they are in slabs that other
-    /// pools hold sparsely, or retired by a step in flight; complete steps, or release a sequence, and try again.
+    /// [`KvError::OutOfPages`] when the pages are not there now, although promised: they are cached prefixes, in slabs that
+    /// other pools hold sparsely, or retired by a step in flight; evict, complete steps or compact, and try again.
     /// [`KvError::BeyondPromise`] beyond `max_tokens`, [`KvError::UnknownSequence`] for a released one.
+    #[inline]
     pub fn append(
         &mut self,
         id: SequenceId,
@@ -253,76 +333,19 @@ impl KvSequences {
         phase: Phase,
         updates: &mut Vec<TableUpdate>,
     ) -> Result<(), KvError> {
+        let step = self.planned_step();
         let sequence = live(&mut self.sequences, id)?;
-        let begin = sequence.tokens;
-        let end = begin
-            .checked_add(tokens)
-            .filter(|&end| end <= sequence.max_tokens);
-        let Some(end) = end else {
-            return Err(KvError::BeyondPromise {
-                tokens: u64::from(begin) + u64::from(tokens),
-                max_tokens: sequence.max_tokens,
-            });
-        };
-        self.demand.clear();
-        for (group, held) in self.geometry.groups.iter().zip(&sequence.groups) {
-            let plan = held.plan(group, begin, end, phase);
-            let new_pages = plan.new_columns.end - plan.new_columns.start;
-            self.demand
-                .push(u64::from(new_pages.saturating_sub(plan.closing)));
+        let end = sequence.tokens.saturating_add(tokens);
+        // `room_tokens` never exceeds the promise. A chunk gives up the keys before its window, so it is planned in full.
+        if phase == Phase::Decode && end <= sequence.room_tokens {
+            sequence.append_begin = sequence.tokens;
+            sequence.tokens = end;
+            sequence.step = step;
+            return Ok(());
         }
-        if !self.allocator.fits(&self.demand) {
-            return Err(KvError::OutOfPages {
-                tokens,
-                pages: self.demand.iter().sum(),
-            });
-        }
-        for ((id_of_group, group), held) in self
-            .geometry
-            .group_ids()
-            .zip(&self.geometry.groups)
-            .zip(&mut sequence.groups)
-        {
-            let plan = held.plan(group, begin, end, phase);
-            held.write_from = plan.write_from;
-            for _ in 0..plan.closing {
-                if let Some(entry) = held.pages.pop_front() {
-                    held.closing.push_back((held.first_column, entry));
-                    held.first_column += 1;
-                }
-            }
-            if held.pages.is_empty() {
-                held.first_column = plan.new_columns.start;
-            }
-            let mut to_take_over = plan.closing;
-            for column in plan.new_columns {
-                let taken_over = if to_take_over > 0 {
-                    held.closing.pop_back()
-                } else {
-                    None
-                };
-                to_take_over = to_take_over.saturating_sub(1);
-                let entry = match taken_over {
-                    Some((_, entry)) => entry,
-                    // `fits` has counted every page of every group, so this is there.
-                    None => self
-                        .allocator
-                        .alloc_page(id_of_group)
-                        .ok_or(KvError::OutOfPages { tokens, pages: 1 })?,
-                };
-                held.pages.push_back(entry);
-                updates.push(TableUpdate {
-                    group: id_of_group.0,
-                    seq_slot: id.slot,
-                    column,
-                    entry: entry.0,
-                });
-            }
-        }
-        sequence.append_begin = begin;
-        sequence.tokens = end;
-        Ok(())
+        self.append_pages(id, tokens, phase, updates)
     }
+
     /// Appends to `slots` one slot for each token of the last [`append`](Self::append), in order:
     /// `entry << 32 | token_in_page`, or [`DO_NOT_WRITE`].
     ///
@@ -331,6 +354,7 @@ impl KvSequences {
     ///
     /// # Panics
     /// When `group` is not one of the geometry's.
+    #[inline]
     pub fn push_slots(
         &self,
         id: SequenceId,
@@ -338,36 +362,40 @@ impl KvSequences {
         slots: &mut Vec<u64>,
     ) -> Result<(), KvError> {
         let sequence = self.live(id)?;
+        let shift = self.page_shifts[group.index()];
+        if let Some(shift) = shift
+            && sequence.tokens - sequence.append_begin == 1
+            && sequence.tokens <= sequence.room_tokens
+        {
+            let entry = self.last_pages[id.slot as usize * self.page_shifts.len() + group.index()];
+            let token_in_page = sequence.append_begin & ((1 << shift) - 1);
+            slots.push((u64::from(entry.0) << 32) | u64::from(token_in_page));
+            return Ok(());
+        }
         let held = &sequence.groups[group.index()];
-        let page_tokens = self.geometry.page_size.tokens();
-        slots.extend((sequence.append_begin..sequence.tokens).map(|position| {
+        let group = &self.geometry.groups[group.index()];
+        let (page_tokens, row_tokens) = (group.tokens_per_page(), group.kind.tokens_per_row());
+        let slot = |position: u32| {
             let place = (position / page_tokens).checked_sub(held.first_column);
             let page = place
                 .and_then(|place| held.pages.get(place as usize))
                 .filter(|_| position >= held.write_from);
             page.map_or(DO_NOT_WRITE, |entry| {
-                u64::from(entry.0) << 32 | u64::from(position % page_tokens)
+                (u64::from(entry.0) << 32) | u64::from(position % page_tokens / row_tokens)
             })
-        }));
+        };
+        slots.extend((sequence.append_begin..sequence.tokens).map(slot));
         Ok(())
     }
 
     /// Says that the first `tokens` tokens of a sequence are settled: their steps have completed and they cannot be
-    /// rolled back. Releases the pages that no later query can see, those and no others (I9).
+    /// rolled back, but for the rewind allowance. Releases the pages that no later query can see, those and no others (I9).
     ///
     /// # Errors
     /// [`KvError::Settle`] when `tokens` goes back or beyond what was appended; [`KvError::UnknownSequence`].
+    #[inline]
     pub fn settle(&mut self, id: SequenceId, tokens: u32) -> Result<(), KvError> {
-        let Self {
-            geometry,
-            allocator,
-            sequences,
-            retired,
-            launched,
-            completed,
-            ..
-        } = self;
-        let sequence = live(sequences, id)?;
+        let sequence = live(&mut self.sequences, id)?;
         if tokens < sequence.settled_tokens || tokens > sequence.tokens {
             return Err(KvError::Settle {
                 tokens,
@@ -376,35 +404,36 @@ impl KvSequences {
             });
         }
         sequence.settled_tokens = tokens;
-        let mut retire = |group: GroupId, entry: PageEntry| {
-            if launched == completed {
-                return allocator.free_page(group, entry);
-            }
-            retired.push_back((*launched, group, entry));
-            Ok(())
-        };
-        for ((id_of_group, group), held) in geometry
-            .group_ids()
-            .zip(&geometry.groups)
-            .zip(&mut sequence.groups)
-        {
-            let AttentionKind::Sliding { window } = group.kind else {
+        if tokens < sequence.next_death_tokens {
+            return Ok(());
+        }
+        self.release_dead_pages(id, tokens)
+    }
+
+    fn release_dead_pages(&mut self, id: SequenceId, settled_tokens: u32) -> Result<(), KvError> {
+        let kept_tokens = settled_tokens.saturating_sub(self.rewind_tokens);
+        for group_id in self.geometry.group_ids() {
+            let group = &self.geometry.groups[group_id.index()];
+            if !window::pages_die(group.kind) {
                 continue;
-            };
-            let dead = window::dead_pages(tokens, window, group.page_size().tokens());
-            while let Some(&(_, entry)) = held.closing.front().filter(|(column, _)| *column < dead)
-            {
-                held.closing.pop_front();
-                retire(id_of_group, entry)?;
             }
-            while held.first_column < dead {
-                let Some(entry) = held.pages.pop_front() else {
-                    break;
+            let dead = group.kind.first_visible(kept_tokens) / group.tokens_per_page();
+            loop {
+                let held = &mut self.sequences[id.slot as usize].groups[group_id.index()];
+                let entry = if let Some(entry) = held.pop_closing(dead) {
+                    Some(entry)
+                } else if held.first_column < dead && !held.pages.is_empty() {
+                    held.first_column += 1;
+                    held.pages.pop_front()
+                } else {
+                    None
                 };
-                held.first_column += 1;
-                retire(id_of_group, entry)?;
+                let Some(entry) = entry else { break };
+                self.leave(group_id, entry)?;
             }
         }
+        let next_death_tokens = self.next_death_tokens(id);
+        self.sequences[id.slot as usize].next_death_tokens = next_death_tokens;
         Ok(())
     }
 
@@ -416,54 +445,26 @@ impl KvSequences {
         let sequence = live(&mut self.sequences, id)?;
         sequence.live = false;
         sequence.generation = sequence.generation.wrapping_add(1);
-        for (promised, pages) in self
-            .promised
-            .iter_mut()
-            .zip(self.geometry.pages_for(sequence.max_tokens))
-        {
-            *promised -= pages;
+        let max_tokens = sequence.max_tokens;
+        let need = self.pages_for(max_tokens);
+        for group_id in self.geometry.group_ids() {
+            let held = &mut self.sequences[id.slot as usize].groups[group_id.index()];
+            self.promised[group_id.index()] -= need[group_id.index()] + u64::from(held.copies_left);
+            let closing = held.closing.take().unwrap_or_default();
+            let mut pages = std::mem::take(&mut held.pages);
+            // The tail first: the next to use these pages takes what is least likely to be wanted again.
+            let entries = closing
+                .into_iter()
+                .map(|page| page.1)
+                .chain(pages.drain(..).rev());
+            for entry in entries {
+                self.leave(group_id, entry)?;
+            }
+            let held = &mut self.sequences[id.slot as usize].groups[group_id.index()];
+            // Its allocation serves the slot's next sequence.
+            (held.pages, held.first_column) = (pages, 0);
         }
         self.free_slots.push(id.slot);
-        for (group, held) in self.geometry.group_ids().zip(&mut sequence.groups) {
-            held.first_column = 0;
-            let closing = held.closing.drain(..).map(|(_, entry)| entry);
-            for entry in closing.chain(held.pages.drain(..)) {
-                if self.launched == self.completed {
-                    self.allocator.free_page(group, entry)?;
-                } else {
-                    self.retired.push_back((self.launched, group, entry));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Records that a step is launched. Pages released from now on wait for it.
-    pub fn begin_step(&mut self) -> StepId {
-        self.launched.0 += 1;
-        self.launched
-    }
-
-    /// Records that a step, and so every earlier one of its stream, has completed; frees the pages that waited for it.
-    ///
-    /// # Errors
-    /// [`KvError::NotLaunched`] for a step of another engine.
-    pub fn complete_step(&mut self, step: StepId) -> Result<(), KvError> {
-        if step > self.launched {
-            return Err(KvError::NotLaunched {
-                step: step.0,
-                launched: self.launched.0,
-            });
-        }
-        self.completed = self.completed.max(step);
-        while let Some(&(_, group, entry)) = self
-            .retired
-            .front()
-            .filter(|(last, ..)| *last <= self.completed)
-        {
-            self.retired.pop_front();
-            self.allocator.free_page(group, entry)?;
-        }
         Ok(())
     }
 
@@ -504,13 +505,28 @@ impl KvSequences {
     /// When `group` is not one of the geometry's.
     pub fn held_pages(&self, id: SequenceId, group: GroupId) -> Result<usize, KvError> {
         let held = &self.live(id)?.groups[group.index()];
-        Ok(held.pages.len() + held.closing.len())
+        Ok(held.pages.len() + held.closing().count())
     }
 
     /// Pages that left their sequence and wait for a step.
     #[must_use]
     pub fn retired_pages(&self) -> usize {
         self.retired.len()
+    }
+
+    /// Pages of a group that live sequences may come to hold, each charged once: what admission compares with the carve.
+    ///
+    /// # Panics
+    /// When `group` is not one of the geometry's.
+    #[must_use]
+    pub fn charged_pages(&self, group: GroupId) -> u64 {
+        self.promised[group.index()] - self.shared[group.index()]
+    }
+
+    /// Whether every step launched has completed.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.launched == self.completed
     }
 
     /// The pages and slabs underneath.
@@ -533,95 +549,18 @@ impl KvSequences {
     }
 }
 
+/// Binary logarithm of the tokens of a page, where a row is a token.
+fn page_shift(group: &LayerGroup) -> Option<u32> {
+    let page_tokens = group.page_size().tokens();
+    (group.tokens_per_page() == page_tokens).then(|| page_tokens.trailing_zeros())
+}
+
+#[inline]
 fn live(sequences: &mut [Sequence], id: SequenceId) -> Result<&mut Sequence, KvError> {
     let sequence = sequences.get_mut(id.slot as usize);
     sequence
         .filter(|s| s.live && s.generation == id.generation)
         .ok_or(KvError::UnknownSequence { slot: id.slot })
-}
-
-/// Why a sequence cannot be handled so.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum KvError {
-    /// Longer than the whole carve holds.
-    #[error(
-        "a sequence of {tokens} tokens never fits: the KV pools hold one of at most {longest_tokens}; shorten the \
-         prompt, generate less, or give KV more memory"
-    )]
-    NeverFits {
-        /// Tokens asked for.
-        tokens: u32,
-        /// The longest sequence that fits alone.
-        longest_tokens: u32,
-    },
-    /// What is promised to others leaves too little.
-    #[error(
-        "a sequence of {tokens} tokens does not fit beside those admitted; wait until one of them ends"
-    )]
-    NoRoomNow {
-        /// Tokens asked for.
-        tokens: u32,
-    },
-    /// Every row of the block tables is taken.
-    #[error(
-        "all {sequences} sequence slots are taken; wait until a sequence ends, or start with more slots"
-    )]
-    NoSlot {
-        /// Slots there are.
-        sequences: usize,
-    },
-    /// The pages are not there at this moment.
-    #[error(
-        "{pages} pages for {tokens} more tokens are not free now; complete a step or release a sequence"
-    )]
-    OutOfPages {
-        /// Tokens to append.
-        tokens: u32,
-        /// Pages they need, all groups together.
-        pages: u64,
-    },
-    /// A sequence grows beyond what it was admitted with.
-    #[error(
-        "a sequence cannot grow to {tokens} tokens, it was admitted with {max_tokens}; admit it with more"
-    )]
-    BeyondPromise {
-        /// Tokens it would have.
-        tokens: u64,
-        /// Tokens it was admitted with.
-        max_tokens: u32,
-    },
-    /// Settled tokens only grow, up to those appended.
-    #[error(
-        "{tokens} tokens cannot be settled: {settled_tokens} are, and {appended_tokens} were appended"
-    )]
-    Settle {
-        /// Tokens said to be settled.
-        tokens: u32,
-        /// Tokens settled before.
-        settled_tokens: u32,
-        /// Tokens appended.
-        appended_tokens: u32,
-    },
-    /// The sequence was released.
-    #[error("the sequence of slot {slot} has been released; its id cannot be used again")]
-    UnknownSequence {
-        /// The slot it had.
-        slot: u32,
-    },
-    /// The step was not launched here.
-    #[error(
-        "step {step} completed but only {launched} were launched; steps belong to one set of sequences"
-    )]
-    NotLaunched {
-        /// The step.
-        step: u64,
-        /// Steps launched.
-        launched: u64,
-    },
-    /// The pages underneath disagree.
-    #[error(transparent)]
-    Allocator(#[from] AllocatorError),
 }
 
 #[cfg(test)]

@@ -1,12 +1,36 @@
 //! Sliding-window arithmetic. Positions are 0-based and a window counts the query itself:
 //! the query at position `q` sees keys `[max(0, q - W + 1), q]`.
 
+use super::geometry::AttentionKind;
+
 /// First key position that the query at `position` sees under `window_tokens`.
 #[must_use]
 pub fn first_visible(position: u32, window_tokens: u32) -> u32 {
     let first = (u64::from(position) + 1).saturating_sub(u64::from(window_tokens));
     // At most `position` for any window of one token or more.
     u32::try_from(first).unwrap_or(u32::MAX)
+}
+
+/// Whether pages of a layer of `kind` die before their sequence does.
+#[must_use]
+pub const fn pages_die(kind: AttentionKind) -> bool {
+    matches!(
+        kind,
+        AttentionKind::Sliding { .. } | AttentionKind::Chunked { .. }
+    )
+}
+
+/// Settled tokens at which page `column` of a layer of `kind` dies: no later query sees a key of it. `None` if it never does.
+#[must_use]
+pub fn death_of_page(kind: AttentionKind, column: u32, page_tokens: u32) -> Option<u32> {
+    let end = (u64::from(column) + 1) * u64::from(page_tokens);
+    let tokens = match kind {
+        AttentionKind::Sliding { window } => end + u64::from(window) - 1,
+        // With the first chunk that begins at its end or later.
+        AttentionKind::Chunked { chunk } => end.next_multiple_of(u64::from(chunk.max(1))),
+        _ => return None,
+    };
+    Some(u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
 /// Pages wholly below the first key that the next query (position `settled_tokens`) can see:
@@ -69,6 +93,28 @@ mod tests {
     #[test]
     fn c33_a_long_prompt_sees_its_last_window_only() {
         assert_eq!(first_visible(9_999, 4_096), 5_904);
+    }
+
+    #[test]
+    fn a_page_dies_when_it_is_counted_dead() {
+        for (window, page) in [(1, 1), (1, 16), (4, 4), (128, 16), (100, 16), (1_024, 32)] {
+            let kind = AttentionKind::Sliding { window };
+            for column in 0..200 {
+                let death = death_of_page(kind, column, page).unwrap();
+                assert_eq!(dead_pages(death, window, page), column + 1);
+                assert_eq!(dead_pages(death - 1, window, page), column);
+            }
+            assert_eq!(death_of_page(kind, u32::MAX, 256), Some(u32::MAX));
+        }
+        for (chunk, page) in [(8, 4), (10, 4), (7, 16), (8_192, 16)] {
+            let kind = AttentionKind::Chunked { chunk };
+            for column in 0..200 {
+                let death = death_of_page(kind, column, page).unwrap();
+                assert!(kind.first_visible(death) / page > column);
+                assert!(kind.first_visible(death - 1) / page <= column);
+            }
+        }
+        assert_eq!(death_of_page(AttentionKind::Full, 0, 16), None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ const FULL: GroupId = GroupId(0);
 const SWA: GroupId = GroupId(1);
 
 impl KvSequences {
-    fn grow(&mut self, id: SequenceId, tokens: u32, phase: Phase) -> Vec<TableUpdate> {
+    fn extend_by(&mut self, id: SequenceId, tokens: u32, phase: Phase) -> Vec<TableUpdate> {
         let mut updates = Vec::new();
         self.append(id, tokens, phase, &mut updates).unwrap();
         self.allocator.audit().unwrap();
@@ -52,7 +52,7 @@ impl KvSequences {
 fn c25_a_page_is_released_at_exactly_its_moment() {
     let mut kv = sequences(128, 16, 100);
     let id = kv.create(400).unwrap();
-    kv.grow(id, 127, Phase::Prefill);
+    kv.extend_by(id, 127, Phase::Prefill);
     for settled in 127..300 {
         kv.settle(id, settled).unwrap();
         let first = kv.columns(id, SWA)[0];
@@ -63,7 +63,7 @@ fn c25_a_page_is_released_at_exactly_its_moment() {
         );
         assert!(settled != 142 || first == 0);
         assert!(settled != 143 || first == 1);
-        kv.grow(id, 1, Phase::Decode);
+        kv.extend_by(id, 1, Phase::Decode);
         assert!(kv.held_pages(id, SWA).unwrap() <= 9);
     }
     assert_eq!(kv.columns(id, FULL).len(), 19);
@@ -73,9 +73,9 @@ fn c25_a_page_is_released_at_exactly_its_moment() {
 fn c26_tokens_in_flight_release_nothing() {
     let mut kv = sequences(128, 32, 100);
     let id = kv.create(400).unwrap();
-    kv.grow(id, 158, Phase::Prefill);
+    kv.extend_by(id, 158, Phase::Prefill);
     let step = kv.begin_step();
-    kv.grow(id, 1, Phase::Decode);
+    kv.extend_by(id, 1, Phase::Decode);
     kv.settle(id, 158).unwrap();
     assert_eq!(
         kv.columns(id, SWA)[0],
@@ -91,7 +91,7 @@ fn c26_tokens_in_flight_release_nothing() {
 fn c27_a_page_waits_for_the_newest_step_that_could_name_it() {
     let mut kv = sequences(16, 16, 10);
     let id = kv.create(32).unwrap();
-    kv.grow(id, 32, Phase::Prefill);
+    kv.extend_by(id, 32, Phase::Prefill);
     let first = kv.begin_step();
     let second = kv.begin_step();
     let held = kv.held_pages(id, FULL).unwrap() + kv.held_pages(id, SWA).unwrap();
@@ -118,7 +118,7 @@ fn c27_a_page_waits_for_the_newest_step_that_could_name_it() {
 fn prefill_writes_only_what_a_later_query_sees() {
     let mut kv = sequences(128, 16, 100);
     let id = kv.create(2_000).unwrap();
-    let updates = kv.grow(id, 1_000, Phase::Prefill);
+    let updates = kv.extend_by(id, 1_000, Phase::Prefill);
     // The query at 1,000 sees keys 873 to 1,000, so SWA pages 54 to 62 are there and no earlier one ever was.
     let swa = updates
         .iter()
@@ -138,7 +138,7 @@ fn prefill_writes_only_what_a_later_query_sees() {
 fn c06_a_chunk_takes_over_the_pages_whose_window_it_closes() {
     let mut kv = sequences(128, 16, 300);
     let id = kv.create(4_096).unwrap();
-    kv.grow(id, 512, Phase::Prefill);
+    kv.extend_by(id, 512, Phase::Prefill);
     kv.settle(id, 512).unwrap();
     let before = kv
         .table(id, SWA)
@@ -146,7 +146,7 @@ fn c06_a_chunk_takes_over_the_pages_whose_window_it_closes() {
         .map(|(_, entry)| entry)
         .collect::<std::collections::BTreeSet<_>>();
     assert_eq!(before.len(), 8);
-    kv.grow(id, 512, Phase::Prefill);
+    kv.extend_by(id, 512, Phase::Prefill);
     let after = kv
         .table(id, SWA)
         .unwrap()
@@ -156,7 +156,7 @@ fn c06_a_chunk_takes_over_the_pages_whose_window_it_closes() {
     assert_eq!(kv.columns(id, SWA), (56..64).collect::<Vec<_>>());
     // A short chunk closes part of the window and leaves the rest in place.
     kv.settle(id, 1_024).unwrap();
-    kv.grow(id, 20, Phase::Prefill);
+    kv.extend_by(id, 20, Phase::Prefill);
     assert_eq!(
         (kv.columns(id, SWA), kv.held_pages(id, SWA).unwrap()),
         ((57..66).collect::<Vec<_>>(), 9)
@@ -169,11 +169,11 @@ fn c06_a_chunk_takes_over_the_pages_whose_window_it_closes() {
 fn a_window_of_one_token_is_written_in_decode_and_not_in_prefill() {
     let mut kv = sequences(1, 16, 40);
     let id = kv.create(100).unwrap();
-    kv.grow(id, 40, Phase::Prefill);
+    kv.extend_by(id, 40, Phase::Prefill);
     assert_eq!(kv.held_pages(id, SWA).unwrap(), 0);
     kv.settle(id, 40).unwrap();
     for tokens in 41..80 {
-        kv.grow(id, 1, Phase::Decode);
+        kv.extend_by(id, 1, Phase::Decode);
         assert_ne!(kv.slots(id, SWA), [DO_NOT_WRITE]);
         kv.settle(id, tokens).unwrap();
         assert!(kv.held_pages(id, SWA).unwrap() <= 1);
@@ -197,12 +197,12 @@ fn c04_what_start_up_admits_runs_and_the_rest_is_refused_at_once() {
     assert_eq!(kv.create(16), Err(KvError::NoRoomNow { tokens: 16 }));
     let mut tokens = 0;
     while tokens + 300 < longest {
-        kv.grow(id, 300, Phase::Prefill);
+        kv.extend_by(id, 300, Phase::Prefill);
         tokens += 300;
         kv.settle(id, tokens).unwrap();
     }
     while tokens < longest {
-        kv.grow(id, 1, Phase::Decode);
+        kv.extend_by(id, 1, Phase::Decode);
         tokens += 1;
         kv.settle(id, tokens).unwrap();
     }
@@ -227,10 +227,261 @@ fn slots_of_the_tables_run_out_with_a_sentence() {
 }
 
 #[test]
+fn c26_rejected_drafts_find_their_window() {
+    // The window and 4 tokens to rewind: page 4 (tokens 64 to 79) must outlive n = 207.
+    let mut kv = sequences(128, 16, 100).with_rewind(4);
+    let id = kv.create(400).unwrap();
+    kv.extend_by(id, 190, Phase::Prefill);
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    for settled in 190..=200 {
+        kv.settle(id, settled.min(190)).unwrap();
+    }
+    kv.extend_by(id, 17, Phase::Decode);
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    kv.settle(id, 207).unwrap();
+    // Without the allowance pages 0 to 4 were dead: 207 - 127 = 80.
+    assert_eq!(window::dead_pages(207, 128, 16), 5);
+    assert_eq!(kv.columns(id, SWA)[0], 4);
+    kv.truncate(id, 203).unwrap();
+    // The query at 203 reads from 76 on.
+    assert_eq!(window::first_visible(203, 128), 76);
+    assert_eq!(kv.columns(id, SWA)[0], 4);
+    assert_eq!(
+        kv.truncate(id, 202),
+        Err(KvError::Truncate {
+            tokens: 202,
+            floor_tokens: 203,
+            appended_tokens: 203
+        })
+    );
+    kv.extend_by(id, 1, Phase::Decode);
+    assert_eq!(kv.truncate(id, 203), Err(KvError::StepPlanned));
+    let step = kv.begin_step();
+    kv.truncate(id, 203).unwrap();
+    kv.complete_step(step).unwrap();
+    kv.settle(id, 203).unwrap();
+}
+
+#[test]
+fn cutting_gives_back_the_pages_of_what_was_cut() {
+    let mut kv = sequences(16, 16, 40).with_rewind(40);
+    let id = kv.create(400).unwrap();
+    kv.extend_by(id, 100, Phase::Prefill);
+    let step = kv.begin_step();
+    kv.truncate(id, 64).unwrap();
+    // The step in flight writes them.
+    assert_eq!(kv.retired_pages(), 3 + 3);
+    kv.complete_step(step).unwrap();
+    assert_eq!(
+        (kv.retired_pages(), kv.allocator().used_pages(FULL)),
+        (0, 4)
+    );
+    assert_eq!(kv.columns(id, FULL), [0, 1, 2, 3]);
+    let updates = kv.extend_by(id, 1, Phase::Decode);
+    assert_eq!(
+        updates
+            .iter()
+            .map(|update| update.column)
+            .collect::<Vec<_>>(),
+        [4, 4]
+    );
+    kv.release(id).unwrap();
+    kv.allocator().audit().unwrap();
+}
+
+#[test]
+fn forks_share_pages_until_one_writes() {
+    let mut kv = sequences(32, 16, 100);
+    let parent = kv.create(200).unwrap();
+    kv.extend_by(parent, 40, Phase::Prefill);
+    assert_eq!(
+        kv.fork(parent, 200, &mut Vec::new()),
+        Err(KvError::StepPlanned)
+    );
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    let before = kv.allocator().used_pages(FULL);
+    let charged = kv.charged_pages(FULL);
+    let mut updates = Vec::new();
+    let children = [0; 3].map(|_| kv.fork(parent, 200, &mut updates).unwrap());
+    assert_eq!(kv.allocator().used_pages(FULL), before);
+    // Of each child its pages beyond the two whole ones: 13 - 2, the copy of the third included.
+    assert_eq!(kv.charged_pages(FULL), charged + 3 * (13 - 2));
+    assert_eq!(updates.len(), 3 * (3 + 3));
+    // Each child writes and gets a copy; the parent, last, writes in place.
+    for child in children {
+        let updates = kv.extend_by(child, 1, Phase::Decode);
+        assert_eq!(
+            updates
+                .iter()
+                .map(|update| update.column)
+                .collect::<Vec<_>>(),
+            [2, 2]
+        );
+    }
+    assert!(kv.extend_by(parent, 1, Phase::Decode).is_empty());
+    assert_eq!(kv.page_copies().len(), 6);
+    assert_eq!(kv.charged_pages(FULL), charged + 3 * (13 - 2));
+    let step = kv.begin_step();
+    assert!(kv.page_copies().is_empty());
+    kv.complete_step(step).unwrap();
+    assert_eq!(kv.allocator().used_pages(FULL), before + 3);
+    for id in children.into_iter().chain([parent]) {
+        kv.release(id).unwrap();
+    }
+    assert_eq!([kv.charged_pages(FULL), kv.charged_pages(SWA)], [0, 0]);
+    assert_eq!(
+        kv.allocator().used_pages(FULL) + kv.allocator().used_pages(SWA),
+        0
+    );
+    kv.allocator().audit().unwrap();
+}
+
+#[test]
+fn the_source_of_a_copy_is_not_handed_out_before_the_copy() {
+    let mut kv = sequences(32, 16, 100);
+    let parent = kv.create(200).unwrap();
+    kv.extend_by(parent, 40, Phase::Prefill);
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    let child = kv.fork(parent, 200, &mut Vec::new()).unwrap();
+    kv.extend_by(child, 1, Phase::Decode);
+    let sources = kv
+        .page_copies()
+        .iter()
+        .map(|copy| copy.source)
+        .collect::<Vec<_>>();
+    // No step is in flight, yet the pages the planned one copies from must wait for it.
+    kv.release(parent).unwrap();
+    let other = kv.create(100).unwrap();
+    let updates = kv.extend_by(other, 100, Phase::Prefill);
+    assert!(
+        updates
+            .iter()
+            .all(|update| !sources.contains(&PageEntry(update.entry)))
+    );
+    let step = kv.begin_step();
+    assert!(kv.retired_pages() > 0);
+    kv.complete_step(step).unwrap();
+    assert_eq!(kv.retired_pages(), 0);
+}
+
+#[test]
+fn compaction_keeps_what_admission_promised() {
+    // Slabs of six full or three SWA pages. Two sequences spread over every slab; then one of them needs whole slabs.
+    let mut kv = sequences(16, 16, 16);
+    let ids = (0..8).map(|_| kv.create(112).unwrap()).collect::<Vec<_>>();
+    for _ in 0..7 {
+        for &id in &ids {
+            kv.extend_by(id, 16, Phase::Prefill);
+        }
+        let step = kv.begin_step();
+        kv.complete_step(step).unwrap();
+        for &id in &ids {
+            let tokens = kv.tokens(id).unwrap();
+            kv.settle(id, tokens).unwrap();
+        }
+    }
+    for &id in &ids[1..] {
+        kv.release(id).unwrap();
+    }
+    // What is left of the full pool lies in every slab it had.
+    let slabs = kv.allocator().pool_slabs(FULL);
+    assert!(slabs > 2);
+    let before = kv.columns(ids[0], FULL);
+    let mut updates = Vec::new();
+    assert!(kv.compact(0, &mut updates).unwrap().is_empty());
+    let moves = kv.compact(usize::MAX, &mut updates).unwrap();
+    assert_eq!(
+        (moves.len(), updates.len()),
+        (kv.page_copies().len(), moves.len())
+    );
+    assert_eq!(
+        kv.allocator().pool_slabs(FULL),
+        slabs,
+        "their pages are read by the step to come"
+    );
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    assert_eq!(kv.allocator().pool_slabs(FULL), 2);
+    assert_eq!(kv.columns(ids[0], FULL), before);
+    assert!(
+        kv.compact(usize::MAX, &mut updates).unwrap().is_empty(),
+        "there is nothing more to gain"
+    );
+    kv.allocator().audit().unwrap();
+    // Decoding finds the moved page.
+    let id = ids[0];
+    kv.truncate(id, 112).unwrap();
+    let moved = kv.table(id, FULL).unwrap().last().unwrap().1;
+    kv.release(id).unwrap();
+    assert!(!kv.allocator().holds(FULL, moved));
+}
+
+#[test]
+fn shrinking_is_refused_below_what_is_promised_and_undone_by_growing() {
+    let mut kv = sequences(16, 16, 40);
+    let id = kv.create(600).unwrap();
+    let mut updates = Vec::new();
+    // 38 full pages and 2 SWA pages, null pages included in 7 and 1 slabs.
+    let error = kv.shrink(7, &mut updates).unwrap_err();
+    assert_eq!(
+        error,
+        KvError::Shrink {
+            slabs: 7,
+            needed_slabs: 8
+        }
+    );
+    assert!(kv.shrink(8, &mut updates).unwrap().is_empty());
+    assert_eq!(
+        (kv.allocator().online_slabs(), kv.allocator().free_slabs()),
+        (8, 6)
+    );
+    kv.extend_by(id, 600, Phase::Prefill);
+    assert!(matches!(kv.create(100), Err(KvError::NoRoomNow { .. })));
+    assert!(matches!(kv.create(2_000), Err(KvError::NeverFits { .. })));
+    assert_eq!(kv.shrink(6, &mut updates), Err(KvError::StepPlanned));
+    kv.grow(40).unwrap();
+    kv.create(2_000).unwrap();
+    kv.grow(80).unwrap();
+    assert_eq!(kv.allocator().online_slabs(), 80);
+    kv.allocator().audit().unwrap();
+}
+
+#[test]
+fn c48_a_transfer_names_live_pages_of_each_kind_only() {
+    let mut kv = sequences(128, 16, 3_000);
+    let id = kv.create(131_072).unwrap();
+    kv.extend_by(id, 131_072, Phase::Prefill);
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    kv.settle(id, 131_072).unwrap();
+    assert_eq!(kv.table(id, FULL).unwrap().len(), 8_192);
+    assert!(kv.table(id, SWA).unwrap().len() <= 9);
+    // Each kind has its own page bytes, and each page its own place.
+    let layout = kv.allocator().layout();
+    assert_ne!(layout.pools[0].page_bytes, layout.pools[1].page_bytes);
+    let pages = kv
+        .geometry()
+        .group_ids()
+        .flat_map(|group| kv.table(id, group).unwrap().map(|page| page.1));
+    let pages = pages.collect::<Vec<_>>();
+    assert_eq!(
+        pages
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+        pages.len()
+    );
+}
+
+#[test]
 fn a_promise_is_raised_while_it_fits_beside_the_others() {
     let mut kv = sequences(128, 16, 40);
     let first = kv.create(16).unwrap();
-    kv.grow(first, 16, Phase::Prefill);
+    kv.extend_by(first, 16, Phase::Prefill);
     assert!(matches!(
         kv.append(first, 1, Phase::Decode, &mut Vec::new()),
         Err(KvError::BeyondPromise { .. })
@@ -238,7 +489,7 @@ fn a_promise_is_raised_while_it_fits_beside_the_others() {
     kv.raise(first, 64).unwrap();
     kv.raise(first, 32).unwrap();
     for _ in 0..48 {
-        kv.grow(first, 1, Phase::Decode);
+        kv.extend_by(first, 1, Phase::Decode);
     }
 
     // What is left is promised to others; then nothing more can be, until they end.
