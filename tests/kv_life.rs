@@ -134,8 +134,11 @@ fn run(place: usize) {
 
 /// What the fuzz target does, for a minute on bytes from a seed that is printed:
 /// `cargo test --release --test kv_life -- --ignored a_minute`.
+///
+/// Not yet in CI, because it still finds something: seed 1795984590021842665 reaches, within 20 s and on "slabs with a
+/// remainder", a state in which evicting, completing and compacting does not free what admission promised.
 #[test]
-#[ignore = "takes a minute; CI runs it apart"]
+#[ignore = "takes a minute, and finds a promise that compaction does not keep"]
 fn a_minute_of_the_fuzz_target() {
     let seed = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
