@@ -2,12 +2,38 @@
 //! 64 bits. The upper half of a 16-bit value's lane is never read.
 
 use super::float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use super::warp::{LANES, Warp};
 use crate::emulator::ptx::RegClass;
+
+/// The bits of a register lane.
+pub(crate) trait Raw: Copy {
+    /// Writes the lanes of the warp's mask.
+    ///
+    /// # Safety
+    /// `slot` is a slot of 32 lanes of this width in the warp's register file.
+    unsafe fn write(warp: &mut Warp, slot: u32, value: &[Self; LANES]);
+}
+
+impl Raw for u32 {
+    #[inline(always)]
+    unsafe fn write(warp: &mut Warp, slot: u32, value: &[u32; LANES]) {
+        // SAFETY: passed on to the caller.
+        unsafe { warp.write32(slot, value) }
+    }
+}
+
+impl Raw for u64 {
+    #[inline(always)]
+    unsafe fn write(warp: &mut Warp, slot: u32, value: &[u64; LANES]) {
+        // SAFETY: passed on to the caller.
+        unsafe { warp.write64(slot, value) }
+    }
+}
 
 /// A scalar type that instructions compute with.
 pub(crate) trait Lane: Copy {
     /// The lane of the register slot.
-    type Bits: Copy;
+    type Bits: Raw;
     /// The register class that holds it.
     const CLASS: RegClass;
     /// All zero bits.

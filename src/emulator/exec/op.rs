@@ -4,7 +4,7 @@
 //! loaded. Everything a handler calls is `inline(always)` or a closure, so that it takes on the features of the
 //! instantiation it lands in.
 
-use super::lane::Lane;
+use super::lane::{Lane, Raw};
 use super::warp::{FULL, Handler, Ins, LANES, Warp, blend32, blend64};
 use crate::emulator::ptx::RegClass;
 use std::marker::PhantomData;
@@ -55,6 +55,15 @@ pub(crate) fn handler<O: Op>() -> Handler {
     run_portable::<O>
 }
 
+/// The handler of `O` compiled for wide vectors, if this CPU has them. On x86-64 the instructions that have a form for one
+/// lane at a time are not compiled a second time for CPUs without AVX2.
+fn wide_handler<O: Op>() -> Option<Handler> {
+    #[cfg(target_arch = "x86_64")]
+    return has_avx2().then_some(run_avx2::<O> as Handler);
+    #[cfg(not(target_arch = "x86_64"))]
+    Some(run_portable::<O>)
+}
+
 /// The handler of an operation that gains nothing from wide vectors or is too rare to be compiled twice.
 pub(crate) fn plain_handler<O: Op>() -> Handler {
     run_portable::<O>
@@ -68,6 +77,28 @@ pub(crate) struct Selected {
     pub src: [Option<RegClass>; 3],
     /// For `Ins::imm`.
     pub imm: i64,
+}
+
+/// A handler with its immediate, of which [`Selected`] knows the operands as well.
+#[derive(Clone, Copy)]
+pub(crate) struct Action {
+    pub handler: Handler,
+    pub imm: i64,
+}
+
+impl From<Selected> for Action {
+    fn from(selected: Selected) -> Action {
+        Action {
+            handler: selected.handler,
+            imm: selected.imm,
+        }
+    }
+}
+
+impl From<Handler> for Action {
+    fn from(handler: Handler) -> Action {
+        Action { handler, imm: 0 }
+    }
 }
 
 /// Makes a value of a closure type that captures nothing.
@@ -280,93 +311,181 @@ impl<F: Fn(u32, u32) -> u32 + Copy> Op for PredicateLogic<F> {
     }
 }
 
-pub(crate) fn unary<A: Lane, D: Lane, F: Fn(A) -> D + Copy>(_: F) -> Selected {
-    let handler = handler::<Unary<A, D, F>>();
+/// An instruction without a lane function in `Ins::imm`.
+const NO_FUNCTION: i64 = 0;
+
+fn selected1<A: Lane, D: Lane>(handler: Handler, imm: i64) -> Selected {
     Selected {
         handler,
         dst: D::CLASS,
         src: [Some(A::CLASS), None, None],
-        imm: 0,
+        imm,
     }
 }
 
-pub(crate) fn binary<A: Lane, B: Lane, D: Lane, F: Fn(A, B) -> D + Copy>(_: F) -> Selected {
-    let handler = handler::<Binary<A, B, D, F>>();
+fn selected2<A: Lane, B: Lane>(handler: Handler, dst: RegClass, imm: i64) -> Selected {
     Selected {
         handler,
-        dst: D::CLASS,
+        dst,
         src: [Some(A::CLASS), Some(B::CLASS), None],
-        imm: 0,
+        imm,
     }
 }
 
-pub(crate) fn ternary<A: Lane, B: Lane, C: Lane, D: Lane, F: Fn(A, B, C) -> D + Copy>(
-    _: F,
-) -> Selected {
-    let handler = handler::<Ternary<A, B, C, D, F>>();
+fn selected3<A: Lane, B: Lane, C: Lane, D: Lane>(handler: Handler, imm: i64) -> Selected {
     Selected {
         handler,
         dst: D::CLASS,
         src: [Some(A::CLASS), Some(B::CLASS), Some(C::CLASS)],
-        imm: 0,
+        imm,
     }
 }
 
-pub(crate) fn compare<A: Lane, F: Fn(A, A) -> bool + Copy>(_: F) -> Selected {
-    let handler = handler::<Compare<A, F>>();
-    Selected {
-        handler,
-        dst: RegClass::Pred,
-        src: [Some(A::CLASS), Some(A::CLASS), None],
-        imm: 0,
+pub(crate) fn unary<A: Lane, D: Lane, F: Fn(A) -> D + Copy>(f: F) -> Selected {
+    match wide_handler::<Unary<A, D, F>>() {
+        Some(handler) => selected1::<A, D>(handler, NO_FUNCTION),
+        None => rare::unary(f),
     }
 }
 
-/// Like [`unary`], [`binary`], [`ternary`] and [`compare`], but compiled once: for instructions that kernels hardly ever
-/// run. They must not use `mul_add`, which is a library call without FMA.
+pub(crate) fn binary<A: Lane, B: Lane, D: Lane, F: Fn(A, B) -> D + Copy>(f: F) -> Selected {
+    match wide_handler::<Binary<A, B, D, F>>() {
+        Some(handler) => selected2::<A, B>(handler, D::CLASS, NO_FUNCTION),
+        None => rare::binary(f),
+    }
+}
+
+pub(crate) fn ternary<A: Lane, B: Lane, C: Lane, D: Lane, F: Fn(A, B, C) -> D + Copy>(
+    f: F,
+) -> Selected {
+    match wide_handler::<Ternary<A, B, C, D, F>>() {
+        Some(handler) => selected3::<A, B, C, D>(handler, NO_FUNCTION),
+        None => rare::ternary(f),
+    }
+}
+
+pub(crate) fn compare<A: Lane, F: Fn(A, A) -> bool + Copy>(f: F) -> Selected {
+    match wide_handler::<Compare<A, F>>() {
+        Some(handler) => selected2::<A, A>(handler, RegClass::Pred, NO_FUNCTION),
+        None => rare::compare(f),
+    }
+}
+
+/// Like [`unary`], [`binary`], [`ternary`] and [`compare`], but one lane at a time through a function in `Ins::imm`: for
+/// instructions that kernels hardly ever run, whose code is then a few bytes each, and for CPUs without wide vectors.
 pub(crate) mod rare {
     use super::*;
 
     pub(crate) fn unary<A: Lane, D: Lane, F: Fn(A) -> D + Copy>(_: F) -> Selected {
-        let handler = plain_handler::<Unary<A, D, F>>();
-        Selected {
-            handler,
-            dst: D::CLASS,
-            src: [Some(A::CLASS), None, None],
-            imm: 0,
-        }
+        let f: fn(A::Bits) -> D::Bits = |a| conjure::<F>()(A::get(a)).put();
+        selected1::<A, D>(
+            plain_handler::<Scalar1<A::Bits, D::Bits>>(),
+            address(f as *const ()),
+        )
     }
 
     pub(crate) fn binary<A: Lane, B: Lane, D: Lane, F: Fn(A, B) -> D + Copy>(_: F) -> Selected {
-        let handler = plain_handler::<Binary<A, B, D, F>>();
-        Selected {
-            handler,
-            dst: D::CLASS,
-            src: [Some(A::CLASS), Some(B::CLASS), None],
-            imm: 0,
-        }
+        let f: fn(A::Bits, B::Bits) -> D::Bits = |a, b| conjure::<F>()(A::get(a), B::get(b)).put();
+        let handler = plain_handler::<Scalar2<A::Bits, B::Bits, D::Bits>>();
+        selected2::<A, B>(handler, D::CLASS, address(f as *const ()))
     }
 
     pub(crate) fn ternary<A: Lane, B: Lane, C: Lane, D: Lane, F: Fn(A, B, C) -> D + Copy>(
         _: F,
     ) -> Selected {
-        let handler = plain_handler::<Ternary<A, B, C, D, F>>();
-        Selected {
-            handler,
-            dst: D::CLASS,
-            src: [Some(A::CLASS), Some(B::CLASS), Some(C::CLASS)],
-            imm: 0,
-        }
+        let f: fn(A::Bits, B::Bits, C::Bits) -> D::Bits =
+            |a, b, c| conjure::<F>()(A::get(a), B::get(b), C::get(c)).put();
+        let handler = plain_handler::<Scalar3<A::Bits, B::Bits, C::Bits, D::Bits>>();
+        selected3::<A, B, C, D>(handler, address(f as *const ()))
     }
 
     pub(crate) fn compare<A: Lane, F: Fn(A, A) -> bool + Copy>(_: F) -> Selected {
-        let handler = plain_handler::<Compare<A, F>>();
-        Selected {
-            handler,
-            dst: RegClass::Pred,
-            src: [Some(A::CLASS), Some(A::CLASS), None],
-            imm: 0,
-        }
+        let f: fn(A::Bits, A::Bits) -> bool = |a, b| conjure::<F>()(A::get(a), A::get(b));
+        let handler = plain_handler::<ScalarTest<A::Bits>>();
+        selected2::<A, A>(handler, RegClass::Pred, address(f as *const ()))
+    }
+
+    fn address(function: *const ()) -> i64 {
+        function as usize as i64
+    }
+}
+
+/// The lane function that a [`rare`] constructor left in the immediate.
+macro_rules! lane_function {
+    ($ins:expr, $signature:ty) => {
+        // SAFETY: the constructor that chose this handler put a function of this signature there.
+        unsafe { std::mem::transmute::<*const (), $signature>($ins.imm as usize as *const ()) }
+    };
+}
+
+/// One lane after another of a one-operand instruction.
+struct Scalar1<A, D>(PhantomData<(A, D)>);
+impl<A: Raw, D: Raw> Op for Scalar1<A, D> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        let f = lane_function!(ins, fn(A) -> D);
+        // SAFETY: the operand is a slot of 32 lanes of this width.
+        let a = unsafe { warp.read::<A>(ins.ops[1]) };
+        // SAFETY: `ops[0]` is a destination of this width.
+        unsafe { D::write(warp, ins.ops[0], &a.map(f)) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// One lane after another of a two-operand instruction.
+struct Scalar2<A, B, D>(PhantomData<(A, B, D)>);
+impl<A: Raw, B: Raw, D: Raw> Op for Scalar2<A, B, D> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        let f = lane_function!(ins, fn(A, B) -> D);
+        // SAFETY: the operands are slots of 32 lanes of these widths.
+        let (a, b) = unsafe { (warp.read::<A>(ins.ops[1]), warp.read::<B>(ins.ops[2])) };
+        let value: [D; LANES] = std::array::from_fn(|lane| f(a[lane], b[lane]));
+        // SAFETY: `ops[0]` is a destination of this width.
+        unsafe { D::write(warp, ins.ops[0], &value) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// One lane after another of a three-operand instruction.
+struct Scalar3<A, B, C, D>(PhantomData<(A, B, C, D)>);
+impl<A: Raw, B: Raw, C: Raw, D: Raw> Op for Scalar3<A, B, C, D> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        let f = lane_function!(ins, fn(A, B, C) -> D);
+        // SAFETY: the operands are slots of 32 lanes of these widths.
+        let (a, b, c) = unsafe {
+            (
+                warp.read::<A>(ins.ops[1]),
+                warp.read::<B>(ins.ops[2]),
+                warp.read::<C>(ins.ops[3]),
+            )
+        };
+        let value: [D; LANES] = std::array::from_fn(|lane| f(a[lane], b[lane], c[lane]));
+        // SAFETY: `ops[0]` is a destination of this width.
+        unsafe { D::write(warp, ins.ops[0], &value) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// One lane after another of a comparison.
+struct ScalarTest<A>(PhantomData<A>);
+impl<A: Raw> Op for ScalarTest<A> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        let f = lane_function!(ins, fn(A, A) -> bool);
+        // SAFETY: the operands are slots of 32 lanes of this width.
+        let (a, b) = unsafe { (warp.read::<A>(ins.ops[1]), warp.read::<A>(ins.ops[2])) };
+        let holds = (0..LANES).fold(0, |bits, lane| {
+            bits | u32::from(f(a[lane], b[lane])) << lane
+        });
+        // SAFETY: `ops[0]` is a predicate.
+        unsafe { warp.set_pred(ins.ops[0], holds) };
+        ip.wrapping_add(1)
     }
 }
 

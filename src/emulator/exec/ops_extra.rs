@@ -1,7 +1,7 @@
 //! Instructions that do not fit the unary-to-ternary mould.
 
 use super::integer::{insert_u64, lop3};
-use super::lane::Lane;
+use super::lane::{Lane, Raw};
 use super::op::Op;
 use super::warp::{Ins, LANES, Warp};
 use std::marker::PhantomData;
@@ -11,26 +11,20 @@ pub(crate) trait Word: Lane {
     const WIDTH: u32;
     fn wide(bits: Self::Bits) -> u64;
     fn of(value: u64) -> Self::Bits;
-    unsafe fn write(warp: &mut Warp, slot: u32, value: &[Self::Bits; LANES]);
 }
 
 macro_rules! words {
-    ($($ty:ty, $write:ident;)*) => {$(
+    ($($ty:ty)*) => {$(
         impl Word for $ty {
             const WIDTH: u32 = <$ty>::BITS;
             #[inline(always)]
             fn wide(bits: $ty) -> u64 { bits.into() }
             #[inline(always)]
             fn of(value: u64) -> $ty { value as $ty }
-            #[inline(always)]
-            unsafe fn write(warp: &mut Warp, slot: u32, value: &[$ty; LANES]) {
-                // SAFETY: passed on to the caller.
-                unsafe { warp.$write(slot, value) }
-            }
         }
     )*};
 }
-words! { u32, write32; u64, write64; }
+words! { u32 u64 }
 
 /// `bfi`. `ops`: d, a, b, position, length.
 pub(crate) struct Insert<T>(PhantomData<T>);
@@ -55,7 +49,7 @@ impl<T: Word> Op for Insert<T> {
             value[lane] = T::of(insert_u64(a, b, position[lane], length[lane], T::WIDTH));
         }
         // SAFETY: the first operand is the destination.
-        unsafe { T::write(warp, ins.ops[0], &value) };
+        unsafe { T::Bits::write(warp, ins.ops[0], &value) };
         ip.wrapping_add(1)
     }
 }
@@ -119,7 +113,7 @@ impl<T: Word, const SUBTRACT: bool, const USES: bool> Op for Carry<T, SUBTRACT, 
             carry_out |= ((wide >> T::WIDTH & 1) as u32) << lane;
         }
         // SAFETY: the first operand is the destination, the second a predicate.
-        unsafe { T::write(warp, ins.ops[0], &value) };
+        unsafe { T::Bits::write(warp, ins.ops[0], &value) };
         // SAFETY: as above.
         unsafe { warp.set_pred(ins.ops[1], carry_out) };
         ip.wrapping_add(1)
@@ -134,7 +128,7 @@ impl<T: Word> Op for Clock<T> {
         let ins = unsafe { &*ip };
         let now = T::of(warp.counters.warp_instructions);
         // SAFETY: the first operand is the destination.
-        unsafe { T::write(warp, ins.ops[0], &[now; LANES]) };
+        unsafe { T::Bits::write(warp, ins.ops[0], &[now; LANES]) };
         ip.wrapping_add(1)
     }
 }

@@ -7,7 +7,7 @@ use super::{Constant, Flow, Inst, Register};
 use crate::emulator::exec::warp::Handler;
 use crate::emulator::exec::{control, convert, float, integer, op, ops_extra};
 use crate::emulator::ptx::{Entry, Operand, PtxError, RegClass, Statement};
-use op::Selected;
+use op::{Action, Selected};
 use std::collections::{BTreeMap, HashMap};
 
 /// What went wrong with a statement, without its line.
@@ -152,13 +152,19 @@ impl Lowering<'_> {
     }
 
     /// Adds an instruction; the caller may amend it.
-    pub(super) fn push(&mut self, handler: Handler, dsts: Vec<u32>, srcs: Vec<u32>) -> &mut Inst {
+    pub(super) fn push(
+        &mut self,
+        action: impl Into<Action>,
+        dsts: Vec<u32>,
+        srcs: Vec<u32>,
+    ) -> &mut Inst {
+        let Action { handler, imm } = action.into();
         self.insts.push(Inst {
             handler,
             guard: self.guard,
             dsts,
             srcs,
-            imm: 0,
+            imm,
             ext: 0,
             second: None,
             raw: Vec::new(),
@@ -172,8 +178,13 @@ impl Lowering<'_> {
         &mut self.insts[last]
     }
 
-    pub(super) fn pure(&mut self, handler: Handler, dst: u32, srcs: Vec<u32>) -> &mut Inst {
-        let inst = self.push(handler, vec![dst], srcs);
+    pub(super) fn pure(
+        &mut self,
+        action: impl Into<Action>,
+        dst: u32,
+        srcs: Vec<u32>,
+    ) -> &mut Inst {
+        let inst = self.push(action, vec![dst], srcs);
         inst.pure = true;
         inst
     }
@@ -182,13 +193,13 @@ impl Lowering<'_> {
     pub(super) fn copy(&mut self, dst: u32, src: u32) {
         let handler = match self.class(dst) {
             RegClass::Pred => {
-                let handler = op::predicate(|a, _| a).handler;
+                let handler = op::predicate(|a, _| a);
                 let inst = self.push(handler, vec![dst], vec![src, src]);
                 (inst.copy, inst.pure) = (true, true);
                 return;
             }
-            RegClass::B16 | RegClass::B32 => op::unary(|a: u32| a).handler,
-            RegClass::B64 | RegClass::B128 => op::unary(|a: u64| a).handler,
+            RegClass::B16 | RegClass::B32 => op::unary(|a: u32| a),
+            RegClass::B64 | RegClass::B128 => op::unary(|a: u64| a),
         };
         let inst = self.push(handler, vec![dst], vec![src]);
         (inst.copy, inst.pure) = (true, true);
@@ -208,11 +219,7 @@ impl Lowering<'_> {
                     (RegClass::B32, RegClass::B16) => Ok(*register),
                     (RegClass::B64, RegClass::B32 | RegClass::B16) => {
                         let narrow = self.temporary(RegClass::B32);
-                        self.pure(
-                            op::unary(|a: u64| a as u32).handler,
-                            narrow,
-                            vec![*register],
-                        );
+                        self.pure(op::unary(|a: u64| a as u32), narrow, vec![*register]);
                         Ok(narrow)
                     }
                     _ => Err(format!(
@@ -223,7 +230,7 @@ impl Lowering<'_> {
             Operand::NotReg(register) if class == RegClass::Pred => {
                 let inverse = self.temporary(RegClass::Pred);
                 self.pure(
-                    op::predicate(|a, _| !a).handler,
+                    op::predicate(|a, _| !a),
                     inverse,
                     vec![*register, *register],
                 );
@@ -297,9 +304,9 @@ impl Lowering<'_> {
     pub(super) fn widen(&mut self, from: u32, widening: Widening) {
         if let Widening::To64 { register, signed } = widening {
             let handler = if signed {
-                op::unary(|a: i32| i64::from(a)).handler
+                op::unary(|a: i32| i64::from(a))
             } else {
-                op::unary(|a: u32| u64::from(a)).handler
+                op::unary(|a: u32| u64::from(a))
             };
             self.pure(handler, register, vec![from]);
         }
@@ -320,7 +327,7 @@ impl Lowering<'_> {
             srcs.push(self.source(operand, *class)?);
         }
         let dst = self.destination(&operands[0], selected.dst)?;
-        self.pure(selected.handler, dst, srcs).imm = selected.imm;
+        self.pure(selected, dst, srcs);
         Ok(())
     }
 
@@ -392,7 +399,7 @@ impl Lowering<'_> {
                     return Err(unknown());
                 };
                 let srcs = vec![self.source(c, c_class)?, self.bits(0, c_class)];
-                self.pure(test.handler, p, srcs);
+                self.pure(test, p, srcs);
                 let srcs = vec![self.source(a, class)?, self.source(b, class)?, p];
                 let dst = self.destination(d, class)?;
                 let narrow = class != RegClass::B64;
@@ -449,7 +456,7 @@ impl Lowering<'_> {
                 };
                 let a = self.source(a, RegClass::Pred)?;
                 let dst = self.destination(d, RegClass::Pred)?;
-                self.pure(op::predicate(|a, _| !a).handler, dst, vec![a, a]);
+                self.pure(op::predicate(|a, _| !a), dst, vec![a, a]);
             }
             "testp" => {
                 let [property, _] = rest else {
@@ -503,7 +510,7 @@ impl Lowering<'_> {
         let selected = convert::select(to, from, m).ok_or("")?;
         let src = self.source(a, selected.src[0].unwrap_or(RegClass::B32))?;
         let (dst, widening) = self.wide_destination(d, selected.dst, to.starts_with('s'))?;
-        self.pure(selected.handler, dst, vec![src]).imm = selected.imm;
+        self.pure(selected, dst, vec![src]);
         self.widen(dst, widening);
         Ok(())
     }

@@ -25,9 +25,9 @@ impl Lowering<'_> {
         let combined = |this: &mut Self, value: u32| -> Result<u32, Refusal> {
             let Some(c) = c else { return Ok(value) };
             let handler = match combine {
-                "and" => op::predicate(|a, b| a & b).handler,
-                "or" => op::predicate(|a, b| a | b).handler,
-                "xor" => op::predicate(|a, b| a ^ b).handler,
+                "and" => op::predicate(|a, b| a & b),
+                "or" => op::predicate(|a, b| a | b),
+                "xor" => op::predicate(|a, b| a ^ b),
                 _ => return Err(format!("the boolean operation `{combine}` is unknown")),
             };
             let result = this.temporary(RegClass::Pred);
@@ -37,7 +37,7 @@ impl Lowering<'_> {
         let first = combined(self, t)?;
         if let Some(q) = q {
             let inverse = self.temporary(RegClass::Pred);
-            self.pure(op::predicate(|a, _| !a).handler, inverse, vec![t, t]);
+            self.pure(op::predicate(|a, _| !a), inverse, vec![t, t]);
             let second = combined(self, inverse)?;
             let dst = self.destination(&q, RegClass::Pred)?;
             self.copy(dst, second);
@@ -74,7 +74,7 @@ impl Lowering<'_> {
         let class = selected.src[0].unwrap_or(RegClass::B32);
         let srcs = vec![self.source(a, class)?, self.source(b, class)?];
         let result = self.temporary(RegClass::Pred);
-        self.pure(selected.handler, result, srcs);
+        self.pure(selected, result, srcs);
         Ok(result)
     }
 

@@ -24,7 +24,7 @@ impl Lowering<'_> {
                     return Err("a guarded `brx.idx` is not implemented".into());
                 }
                 let index = self.source(index, RegClass::B32)?;
-                let equal = op::compare(|a: u32, b: u32| a == b).handler;
+                let equal = op::compare(|a: u32, b: u32| a == b);
                 for (number, target) in targets.iter().enumerate() {
                     if number + 1 == targets.len() {
                         self.control(control::jump(false), Flow::Jump(*target), vec![]);

@@ -70,7 +70,7 @@ impl Lowering<'_> {
                     self.source(high, RegClass::B32)?,
                 ];
                 self.pure(
-                    op::binary(|a: u32, b: u32| u64::from(b) << 32 | u64::from(a)).handler,
+                    op::binary(|a: u32, b: u32| u64::from(b) << 32 | u64::from(a)),
                     dst,
                     srcs,
                 );
@@ -106,7 +106,7 @@ impl Lowering<'_> {
             self.source(high, RegClass::B16)?,
         ];
         self.pure(
-            op::binary(|a: u32, b: u32| (a & 0xffff) | b << 16).handler,
+            op::binary(|a: u32, b: u32| (a & 0xffff) | b << 16),
             dst,
             srcs,
         );
@@ -122,7 +122,7 @@ impl Lowering<'_> {
          -> Result<(), Refusal> {
             if *part != Operand::Sink {
                 let dst = this.destination(part, class)?;
-                this.pure(selected.handler, dst, vec![src]);
+                this.pure(selected, dst, vec![src]);
             }
             Ok(())
         };
@@ -218,9 +218,9 @@ impl Lowering<'_> {
         };
         let window = self.bits(window, RegClass::B64);
         let handler = if to {
-            op::binary(|a: u64, b: u64| a.wrapping_sub(b)).handler
+            op::binary(|a: u64, b: u64| a.wrapping_sub(b))
         } else {
-            op::binary(|a: u64, b: u64| a.wrapping_add(b)).handler
+            op::binary(|a: u64, b: u64| a.wrapping_add(b))
         };
         self.pure(handler, dst, vec![src, window]);
         Ok(())
@@ -243,11 +243,7 @@ impl Lowering<'_> {
             self.bits(window, RegClass::B64),
         ];
         let dst = self.destination(d, RegClass::Pred)?;
-        self.pure(
-            op::compare(|a: u64, b: u64| a >> 60 == b >> 60).handler,
-            dst,
-            srcs,
-        );
+        self.pure(op::compare(|a: u64, b: u64| a >> 60 == b >> 60), dst, srcs);
         Ok(())
     }
 }
