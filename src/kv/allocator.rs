@@ -12,8 +12,6 @@
 //! free pages, and the free pages of a slab are a tree of 64-bit words whose root stands in the slab's record. The lowest
 //! goes first.
 
-use std::collections::BTreeSet;
-
 use thiserror::Error;
 
 use super::fast_div::FastDiv;
@@ -277,13 +275,13 @@ impl Allocator {
         self.by_slab_units.div_rem(entry.0).0
     }
 
-    /// The slab of `group` with the fewest pages in use, those `but` and the one of its null page excepted.
-    pub(super) fn sparsest_slab(&self, group: GroupId, but: &BTreeSet<u32>) -> Option<u32> {
+    /// The slab of `group` with the fewest pages in use, the one of its null page excepted.
+    pub(super) fn sparsest_slab(&self, group: GroupId) -> Option<u32> {
         let pinned = self.pools.len() as u32;
         self.pools[group.index()]
             .open
             .sparsest_first()
-            .find(|slab| *slab >= pinned && !but.contains(slab))
+            .find(|slab| *slab >= pinned)
     }
 
     /// Pages of a slab in use, null page included; 0 in the arena.

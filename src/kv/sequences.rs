@@ -22,10 +22,8 @@
 //! # What admission promises (I8)
 //! A live sequence may grow to `max_tokens` whatever the others do. Promised are the pages of each at its longest, less the
 //! full-attention pages that several sequences hold, each of which is charged once. What keeps the promise, in this order:
-//! pages free now, cached prefixes evicted, steps in flight completed, and slabs emptied by [`KvSequences::compact`].
-//! Known gap: where slabs have a remainder, random operation sequences now and then end with pages that
-//! compaction does not bring together, and an append answers [`KvError::OutOfPages`] although promised
-//! (`tests/kv_life.rs`, `a_minute_of_the_fuzz_target`). Callers preempt then, as they must without compaction.
+//! pages free now, cached prefixes evicted, steps in flight completed, slabs emptied by [`KvSequences::compact`], and at last the
+//! prefix tree cleared: a chunk cannot take over pages of its own sequence that the tree holds too.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -326,7 +324,7 @@ impl KvSequences {
     ///
     /// # Errors
     /// [`KvError::OutOfPages`] when the pages are not there now, although promised: they are cached prefixes, in slabs that
-    /// other pools hold sparsely, or retired by a step in flight; evict, complete steps or compact, and try again.
+    /// other pools hold sparsely, or retired by a step in flight; evict, complete steps, compact or clear the tree, and try again.
     /// [`KvError::BeyondPromise`] beyond `max_tokens`, [`KvError::UnknownSequence`] for a released one.
     #[inline]
     pub fn append(

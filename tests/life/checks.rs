@@ -166,7 +166,7 @@ impl World {
         while !self.models.is_empty() {
             self.drop_model(0);
         }
-        self.drain();
+        self.settle_all();
         self.tree.clear(&mut self.kv).expect("its own pages");
         self.audit();
         let allocator = self.kv.allocator();

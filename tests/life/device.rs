@@ -2,7 +2,7 @@
 
 use neap::kv::{DO_NOT_WRITE, GroupId, Phase};
 
-use super::{Choices, POISON, Step, Work, World};
+use super::{Choices, POISON, Step, Way, Work, World};
 
 impl World {
     pub(super) fn launch_now(&mut self) {
@@ -150,23 +150,38 @@ impl World {
     }
 
     /// What an engine does before it says that pages are short: cached prefixes go, steps complete, slabs are emptied.
-    pub(super) fn make_room(&mut self) {
-        for group in 0..self.groups.len() as u32 {
-            self.tree
-                .evict(&mut self.kv, GroupId(group), u64::MAX)
-                .expect("its own pages");
+    /// What keeps the promise of admission, least costly first (I8): one of the [`WAYS`](super::WAYS).
+    pub(super) fn make_room(&mut self, way: Way) {
+        match way {
+            Way::Evict => {
+                for group in 0..self.groups.len() as u32 {
+                    self.tree
+                        .evict(&mut self.kv, GroupId(group), u64::MAX)
+                        .expect("its own pages");
+                }
+                self.settle_all();
+            }
+            Way::Compact => self.compact_all(),
+            Way::Clear => {
+                self.tree.clear(&mut self.kv).expect("its own pages");
+                self.settle_all();
+                self.compact_all();
+                self.seen.cleared += 1;
+            }
         }
-        self.drain();
+    }
+
+    fn compact_all(&mut self) {
         let mut updates = Vec::new();
         let moves = self
             .kv
             .compact(usize::MAX, &mut updates)
             .expect("nothing is planned");
         self.follow(&moves, updates);
-        self.drain();
+        self.settle_all();
     }
 
-    pub(super) fn drain(&mut self) {
+    pub(super) fn settle_all(&mut self) {
         self.launch_now();
         while let Some(step) = self.steps.pop_front() {
             let id = step.id;

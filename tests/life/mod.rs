@@ -103,8 +103,21 @@ pub struct Seen {
     pub refused_shrinks: u64,
     pub out_of_pages: u64,
     pub promises_kept: u64,
+    pub cleared: u64,
     pub reads: u64,
 }
+
+/// How pages that were promised are had when they are not free.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Cached prefixes that nobody uses are let go of, and the steps in flight complete.
+    Evict,
+    Compact,
+    /// All cached prefixes are let go of: a page that the tree holds cannot be overwritten by its sequence.
+    Clear,
+}
+
+const WAYS: [Way; 3] = [Way::Evict, Way::Compact, Way::Clear];
 
 struct Model {
     id: SequenceId,
@@ -417,26 +430,26 @@ impl World {
         let keep_promise = choices.below(2)? == 0;
         let mut before = self.held(index);
         let mut updates = Vec::new();
-        match self.kv.append(id, tokens, phase, &mut updates) {
-            Ok(()) => {}
-            Err(KvError::OutOfPages { .. }) => {
+        let mut outcome = self.kv.append(id, tokens, phase, &mut updates);
+        if let Err(KvError::OutOfPages { .. }) = outcome {
+            self.seen.out_of_pages += 1;
+            if !keep_promise {
+                return Some(());
+            }
+            for way in WAYS {
                 assert!(updates.is_empty());
-                self.seen.out_of_pages += 1;
-                if !keep_promise {
-                    return Some(());
-                }
-                self.make_room();
+                self.make_room(way);
                 // Compaction may have moved them.
                 before = self.held(index);
-                self.kv
-                    .append(id, tokens, phase, &mut updates)
-                    .unwrap_or_else(|error| {
-                        panic!("{}: the promise is broken: {error}", self.setup.name)
-                    });
-                self.seen.promises_kept += 1;
+                outcome = self.kv.append(id, tokens, phase, &mut updates);
+                if outcome.is_ok() {
+                    break;
+                }
             }
-            Err(error) => panic!("{}: {error}", self.setup.name),
+            self.seen.promises_kept += 1;
         }
+        outcome
+            .unwrap_or_else(|error| panic!("{}: the promise is broken: {error}", self.setup.name));
         let end = begin + tokens;
         let mut reads = Vec::new();
         let model = &mut self.models[index];

@@ -32,41 +32,37 @@ impl KvSequences {
     ) -> Result<Vec<PageMove>, KvError> {
         self.refuse_while_planned()?;
         let staying = self.staying_pages();
-        let mut moves = Vec::new();
-        // A slab that took pages in is not emptied in turn: each page moves once.
-        let mut filled = BTreeSet::new();
-        while let Some(slab) = self.slab_to_empty(&filled) {
-            let pages = self.movable_pages(slab, &staying);
-            if moves.len() + pages.len() > most_pages {
+        // All slabs first, then their pages: a page that moved is not in a slab that is emptied after it.
+        let mut pages = Vec::new();
+        let mut moving = vec![0; self.geometry.groups.len()];
+        while let Some((group, slab)) = self.slab_to_empty(&moving) {
+            let movable = self.movable_pages(slab, &staying);
+            if pages.len() + movable.len() > most_pages {
                 break;
             }
             self.allocator.drain(slab);
-            let before = moves.len();
-            self.move_pages(pages, &mut moves)?;
-            filled.extend(
-                moves[before..]
-                    .iter()
-                    .map(|page| self.allocator.slab_of(page.target)),
-            );
+            moving[group.index()] += movable.len() as u64;
+            pages.extend(movable);
         }
+        let mut moves = Vec::with_capacity(pages.len());
+        self.move_pages(pages, &mut moves)?;
         self.rename(&moves, updates)?;
         Ok(moves)
     }
 
-    /// The slab whose pages weigh least, among those whose pool can take them elsewhere.
-    fn slab_to_empty(&self, filled: &BTreeSet<u32>) -> Option<u32> {
+    /// The slab whose pages weigh least, among those whose pool can take them elsewhere beside `moving[g]` others.
+    fn slab_to_empty(&self, moving: &[u64]) -> Option<(GroupId, u32)> {
         let candidates = self.geometry.group_ids().filter_map(|group| {
-            let slab = self.allocator.sparsest_slab(group, filled)?;
+            let slab = self.allocator.sparsest_slab(group)?;
             let pool = &self.allocator.layout().pools[group.index()];
             // All the pool's free pages but this slab's own must hold its used pages.
-            (self.allocator.free_pages(group) >= u64::from(pool.pages_per_slab)).then(|| {
-                (
-                    u64::from(self.allocator.slab_used_pages(slab)) * pool.page_bytes,
-                    slab,
-                )
+            let needed_pages = moving[group.index()] + u64::from(pool.pages_per_slab);
+            (self.allocator.free_pages(group) >= needed_pages).then(|| {
+                let used_pages = u64::from(self.allocator.slab_used_pages(slab));
+                (used_pages * pool.page_bytes, slab, group)
             })
         });
-        candidates.min().map(|candidate| candidate.1)
+        candidates.min().map(|(_, slab, group)| (group, slab))
     }
 
     /// Pages that nobody will read after the steps in flight; they leave by themselves.

@@ -20,7 +20,7 @@ fn sequences(window: u32, page_tokens: u64, slabs: u32) -> KvSequences {
     .unwrap();
     let layout =
         SlabLayout::with_slab_bytes(&geometry, 6 * geometry.groups[0].page_bytes()).unwrap();
-    KvSequences::new(geometry, &layout, slabs, 8).unwrap()
+    KvSequences::new(geometry, &layout, slabs, 20).unwrap()
 }
 
 const FULL: GroupId = GroupId(0);
@@ -217,8 +217,8 @@ fn c04_what_start_up_admits_runs_and_the_rest_is_refused_at_once() {
 #[test]
 fn slots_of_the_tables_run_out_with_a_sentence() {
     let mut kv = sequences(128, 16, 100);
-    let ids = (0..8).map(|_| kv.create(16).unwrap()).collect::<Vec<_>>();
-    assert_eq!(kv.create(16), Err(KvError::NoSlot { sequences: 8 }));
+    let ids = (0..20).map(|_| kv.create(16).unwrap()).collect::<Vec<_>>();
+    assert_eq!(kv.create(16), Err(KvError::NoSlot { sequences: 20 }));
     kv.release(ids[3]).unwrap();
     let again = kv.create(16).unwrap();
     assert_eq!(again.seq_slot(), ids[3].seq_slot());
@@ -366,6 +366,29 @@ fn the_source_of_a_copy_is_not_handed_out_before_the_copy() {
     assert!(kv.retired_pages() > 0);
     kv.complete_step(step).unwrap();
     assert_eq!(kv.retired_pages(), 0);
+}
+
+#[test]
+fn compaction_leaves_each_pool_as_few_slabs_as_hold_its_pages() {
+    // Slabs of six full pages, the first with the null page: 17 sequences of a page each fill three.
+    let mut kv = sequences(16, 16, 30);
+    let ids = (0..17).map(|_| kv.create(16).unwrap()).collect::<Vec<_>>();
+    for &id in &ids {
+        kv.extend_by(id, 1, Phase::Prefill);
+    }
+    assert_eq!(kv.allocator().pool_slabs(FULL), 3);
+    // One page stays in each of the second and the third slab, which only together with the null page's are few enough for one.
+    for place in (0..17).filter(|place| ![5, 11].contains(place)) {
+        kv.release(ids[place]).unwrap();
+    }
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    let mut updates = Vec::new();
+    kv.compact(usize::MAX, &mut updates).unwrap();
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    kv.allocator().audit().unwrap();
+    assert_eq!(kv.allocator().pool_slabs(FULL), 1);
 }
 
 #[test]
