@@ -8,6 +8,8 @@ mod control;
 mod elementwise;
 #[path = "emulator_ops/float.rs"]
 mod float;
+#[path = "emulator_ops/functions.rs"]
+mod functions;
 #[path = "emulator_ops/harness.rs"]
 mod harness;
 #[path = "emulator_ops/integer.rs"]

@@ -7,7 +7,6 @@ use neap::emulator::exec::Fault;
 
 const ARITHMETIC: &str = include_str!("../data/ptx/arithmetic.ptx");
 const COLLECTIVE: &str = include_str!("../data/ptx/collective.ptx");
-const REFUSED: &str = include_str!("../data/ptx/refused.ptx");
 
 fn close(name: &str, x: f64, got: f64, want: f64, ulps: f64, epsilon: f64) {
     let same = (got.is_nan() && want.is_nan()) || got == want;
@@ -483,19 +482,4 @@ fn packed_sixteen_bit_arithmetic() {
         let (got, want) = (f64::from(f[2 * i + 1]), half(b[2 * i]).exp2());
         assert!((got - want).abs() <= want * 2f64.powi(-10), "{got} {want}");
     }
-}
-
-#[test]
-fn calls_are_refused_at_their_line() {
-    let error = load(&mut Memory::new(4096), REFUSED).expect_err("it calls a function");
-    let line = REFUSED
-        .lines()
-        .nth(error.line as usize - 1)
-        .expect("a line of the text");
-    // A call begins with the store of its first argument.
-    assert!(line.trim_start().starts_with("st.param"), "{error}: {line}");
-    assert!(
-        error.message.contains("calls of device functions"),
-        "{error}"
-    );
 }

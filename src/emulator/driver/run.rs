@@ -103,6 +103,7 @@ impl State {
             poison: self.profile.poison,
             counters: self.profile.counters,
             sm_count: self.profile.sm_count,
+            ..ExecOptions::default()
         };
         let spec = LaunchSpec {
             kernel: &launch.code,
@@ -147,6 +148,7 @@ fn code_of(fault: &Fault) -> CuResult {
     match fault {
         Fault::IllegalAddress { .. } | Fault::OutOfBounds { .. } => CuResult::ILLEGAL_ADDRESS,
         Fault::Misaligned { .. } => CuResult::MISALIGNED_ADDRESS,
+        Fault::Assertion { .. } => CuResult::ASSERT,
         Fault::Watchdog { .. } => CuResult::LAUNCH_TIMEOUT,
         _ => CuResult::LAUNCH_FAILED,
     }

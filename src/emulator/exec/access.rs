@@ -262,6 +262,23 @@ fn resolve_slowly(
     Some(Shape::Scattered)
 }
 
+/// The host pointer behind one lane's generic address, or `None` after stopping the warp.
+pub(super) fn host_address(
+    warp: &mut Warp,
+    ip: *const Ins,
+    lane: usize,
+    address: u64,
+    bytes: u64,
+    write: bool,
+) -> Option<*mut u8> {
+    let mask = warp.mask;
+    warp.mask = 1 << lane;
+    let mut all = Addresses([address; LANES]);
+    let found = resolve_slowly(warp, ip, &mut all, space::GENERIC, bytes, write);
+    warp.mask = mask;
+    found.map(|_| all.0[lane] as *mut u8)
+}
+
 #[cold]
 #[inline(never)]
 fn refuse_misaligned(

@@ -2,6 +2,7 @@
 
 use super::access::SPACE_BITS;
 use super::async_copy::AsyncQueue;
+use super::call::{Calls, Line};
 use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
 use super::memory::DeviceMemory;
@@ -9,11 +10,6 @@ use super::warp::{BarrierRequest, LANES, Scratch, Stop, Warp, run_fn};
 use super::{ExecOptions, KernelCode, LaunchSpec};
 use crate::emulator::ir::{Constant, ConstantSlot, Special};
 use crate::emulator::ptx::RegClass;
-
-/// One cache line of memory; storage that handlers see as raw bytes.
-#[derive(Clone, Copy)]
-#[repr(C, align(128))]
-struct Line([u8; 128]);
 
 /// Memory of a worker thread, kept from launch to launch.
 #[derive(Default)]
@@ -46,6 +42,11 @@ pub(super) struct BlockRunner<'a> {
     run: unsafe fn(&mut Warp),
     shared: *mut u8,
     shared_bytes: usize,
+    /// Register files of the warps, and the bytes from one to the next.
+    registers: *mut u8,
+    register_stride: usize,
+    /// What the blocks so far have printed.
+    output: Vec<u8>,
     /// Constants that change from block to block.
     block_constants: Vec<ConstantSlot>,
 }
@@ -65,8 +66,12 @@ impl<'a> BlockRunner<'a> {
         let threads = spec.block.iter().product::<u32>();
         let warps = threads.div_ceil(LANES as u32) as usize;
         let round = |bytes: usize| bytes.next_multiple_of(128);
-        let registers = round(kernel.code.register_bytes as usize);
-        let local = round(kernel.local_bytes as usize * LANES);
+        let registers = round(kernel.code.kernel.register_bytes as usize);
+        let mut local_bytes = kernel.local_bytes;
+        if kernel.recursive {
+            local_bytes = local_bytes.saturating_add(launch.options.stack_bytes.min(1 << 20)) & !15;
+        }
+        let local = round(local_bytes as usize * LANES);
         let shared_bytes = (kernel.static_shared_bytes + spec.dynamic_shared_bytes) as usize;
         let base = arena.reserve(warps * (registers + local) + round(shared_bytes) + 128);
         let shared = base.wrapping_add(warps * (registers + local));
@@ -90,7 +95,7 @@ impl<'a> BlockRunner<'a> {
             shared,
             shared_bytes: shared_bytes as u32,
             local: base.wrapping_add(warps * registers + index * local),
-            local_bytes: kernel.local_bytes,
+            local_bytes,
             params: spec.params.as_ptr(),
             param_bytes: kernel.param_bytes as u32,
             granule_base: table.base(),
@@ -108,10 +113,22 @@ impl<'a> BlockRunner<'a> {
             count_memory: launch.options.counters,
             fault: None,
             index: index as u32,
+            program: &raw const kernel.code,
+            calls: Calls::default(),
+            returned: 0,
+            floor: 0,
+            frame: 0,
+            top: kernel.code.frame_bytes,
+            output: Vec::new(),
         };
         let warps: Vec<Warp> = (0..warps).map(new_warp).collect();
-        let (block_constants, fixed): (Vec<ConstantSlot>, Vec<ConstantSlot>) =
-            kernel.code.constants.iter().copied().partition(|slot| {
+        let (block_constants, fixed): (Vec<ConstantSlot>, Vec<ConstantSlot>) = kernel
+            .code
+            .kernel
+            .constants
+            .iter()
+            .copied()
+            .partition(|slot| {
                 matches!(
                     slot.constant,
                     Constant::Special(Special::Ctaid(_) | Special::SmId)
@@ -124,6 +141,9 @@ impl<'a> BlockRunner<'a> {
             run: run_fn(),
             shared,
             shared_bytes,
+            registers: base,
+            register_stride: registers,
+            output: Vec::new(),
             block_constants,
         };
         for warp in &runner.warps {
@@ -137,6 +157,8 @@ impl<'a> BlockRunner<'a> {
     fn write_constant(&self, warp: &Warp, slot: &ConstantSlot, block: [u32; 3], linear: u64) {
         let value = |lane: u32| -> u64 {
             match slot.constant {
+                // Written at each call.
+                Constant::Frame(_) => 0,
                 Constant::Bits(bits) => bits,
                 Constant::Param {
                     offset,
@@ -225,6 +247,7 @@ impl<'a> BlockRunner<'a> {
         for warp in &mut self.warps {
             *counters += warp.counters;
             warp.counters = Counters::default();
+            self.output.append(&mut warp.output);
         }
         counters.blocks += 1;
         result
@@ -253,14 +276,20 @@ impl<'a> BlockRunner<'a> {
             warp.stop = Stop::Ready;
             warp.branches = 0;
             warp.yield_at = super::control::YIELD_BRANCHES;
+            warp.regs = self
+                .registers
+                .wrapping_add(warp.index as usize * self.register_stride);
+            warp.calls.reset();
+            (warp.returned, warp.floor, warp.frame) = (0, 0, 0);
+            warp.top = code.frame_bytes;
             if self.launch.options.poison {
-                let free = warp.regs.wrapping_add(code.constant_bytes as usize);
+                let free = warp.regs.wrapping_add(code.kernel.constant_bytes as usize);
                 // SAFETY: the register file has this many bytes behind its constants.
                 unsafe {
                     std::ptr::write_bytes(
                         free,
                         0xFF,
-                        (code.register_bytes - code.constant_bytes) as usize,
+                        (code.kernel.register_bytes - code.kernel.constant_bytes) as usize,
                     )
                 };
                 // SAFETY: the arena holds the warp's stacks.
@@ -273,7 +302,39 @@ impl<'a> BlockRunner<'a> {
             for slot in &self.block_constants {
                 self.write_constant(&self.warps[index], slot, block, linear);
             }
+            self.prepare_functions(index, block, linear);
         }
+    }
+
+    /// Makes the register files that functions begin with.
+    fn prepare_functions(&mut self, index: usize, block: [u32; 3], linear: u64) {
+        let functions = &self.kernel.code.functions;
+        let mut templates = std::mem::take(&mut self.warps[index].calls.templates);
+        for (number, (routine, _)) in functions.iter().enumerate() {
+            let lines = (routine.register_bytes as usize).div_ceil(128);
+            if templates.len() <= number {
+                templates.push(vec![Line([0xFF; 128]); lines].into_boxed_slice());
+            }
+            // Constants are written through the warp, as if the function ran.
+            let kernel_registers = self.warps[index].regs;
+            self.warps[index].regs = templates[number].as_mut_ptr().cast();
+            for slot in &routine.constants {
+                self.write_constant(&self.warps[index], slot, block, linear);
+            }
+            self.warps[index].regs = kernel_registers;
+        }
+        self.warps[index].calls.templates = templates;
+    }
+
+    /// Moves what the warps printed to the launch's output.
+    pub(super) fn take_output(&mut self, printed: &std::sync::Mutex<Vec<u8>>) {
+        if self.output.is_empty() {
+            return;
+        }
+        printed
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .append(&mut self.output);
     }
 
     fn schedule(&mut self, block: [u32; 3]) -> Result<(), Box<Fault>> {

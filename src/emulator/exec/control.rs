@@ -6,6 +6,7 @@
 use super::fault::Fault;
 use super::op::{Op, plain_handler};
 use super::warp::{BarrierRequest, Frame, Handler, Ins, Stop, Warp};
+use crate::emulator::ir::Leave;
 
 /// Backward branches a warp may take before the block's other warps get a turn.
 pub(crate) const YIELD_BRANCHES: u64 = 1 << 14;
@@ -67,8 +68,7 @@ fn diverge(warp: &mut Warp, ip: *const Ins, target: u32, join: u32, taken: u32) 
     } else {
         (fall_through, straight, target, taken)
     };
-    let waiting = warp
-        .stack
+    let waiting = warp.stack[warp.floor..]
         .last()
         .is_some_and(|top| top.join == join && top.other_mask == 0);
     if other_mask != 0 || !waiting {
@@ -117,8 +117,12 @@ impl Op for Join {
         warp.counters.warp_instructions -= 1;
         warp.counters.active_lanes -= u64::from(warp.mask.count_ones());
         let here = warp.pc(ip);
-        while let Some(top) = warp.stack.last_mut().filter(|top| top.join == here) {
-            let other = top.other_mask & warp.live;
+        let (floor, present) = (warp.floor, warp.present());
+        while let Some(top) = warp.stack[floor..]
+            .last_mut()
+            .filter(|top| top.join == here)
+        {
+            let other = top.other_mask & present;
             top.other_mask = 0;
             if other != 0 {
                 let target = top.other_pc;
@@ -126,7 +130,7 @@ impl Op for Join {
                 warp.mask = other;
                 return warp.at(target);
             }
-            warp.active = top.restore & warp.live;
+            warp.active = top.restore & present;
             warp.mask = warp.active;
             warp.stack.pop();
         }
@@ -134,9 +138,10 @@ impl Op for Join {
     }
 }
 
-/// `ret` and `exit`. `ops[0]`: predicate, if `CONDITIONAL`; `ops[1]`: all ones to negate it.
-struct Exit<const CONDITIONAL: bool>;
-impl<const CONDITIONAL: bool> Op for Exit<CONDITIONAL> {
+/// `exit`, and `ret` of a kernel or (`RETURNS`) of a function. `ops[0]`: predicate, if `CONDITIONAL`; `ops[1]`: all ones to
+/// negate it.
+struct Exit<const CONDITIONAL: bool, const RETURNS: bool>;
+impl<const CONDITIONAL: bool, const RETURNS: bool> Op for Exit<CONDITIONAL, RETURNS> {
     #[inline(always)]
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         let mut leaving = warp.active;
@@ -146,7 +151,11 @@ impl<const CONDITIONAL: bool> Op for Exit<CONDITIONAL> {
             // SAFETY: `ops[0]` is a predicate.
             leaving &= unsafe { warp.pred(ins.ops[0]) ^ ins.ops[1] };
         }
-        warp.live &= !leaving;
+        if RETURNS {
+            warp.returned |= leaving;
+        } else {
+            warp.live &= !leaving;
+        }
         warp.active &= !leaving;
         warp.mask = warp.active;
         if warp.active == 0 {
@@ -157,7 +166,7 @@ impl<const CONDITIONAL: bool> Op for Exit<CONDITIONAL> {
     }
 }
 
-/// `trap`
+/// `trap` and `brkpt`
 struct Trap;
 impl Op for Trap {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
@@ -286,11 +295,12 @@ pub(crate) fn join() -> Handler {
     plain_handler::<Join>()
 }
 
-pub(crate) fn exit(conditional: bool) -> Handler {
-    if conditional {
-        plain_handler::<Exit<true>>()
-    } else {
-        plain_handler::<Exit<false>>()
+pub(crate) fn leave(leave: Leave, conditional: bool) -> Handler {
+    match (leave, conditional) {
+        (Leave::Thread, false) => plain_handler::<Exit<false, false>>(),
+        (Leave::Thread, true) => plain_handler::<Exit<true, false>>(),
+        (Leave::Function, false) => plain_handler::<Exit<false, true>>(),
+        (Leave::Function, true) => plain_handler::<Exit<true, true>>(),
     }
 }
 

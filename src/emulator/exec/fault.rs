@@ -152,6 +152,26 @@ pub enum Fault {
         /// Where.
         site: Box<FaultSite>,
     },
+    /// Calls nested deeper than the thread's stack allows.
+    #[error(
+        "stack overflow: {depth} nested calls need more than the {bytes} bytes of stack a thread has; {site}"
+    )]
+    StackOverflow {
+        /// Where.
+        site: Box<FaultSite>,
+        /// Calls that were nested.
+        depth: u32,
+        /// Bytes of stack of a thread.
+        bytes: u32,
+    },
+    /// A device-side `assert` whose condition did not hold.
+    #[error("{message}; {site}")]
+    Assertion {
+        /// Where.
+        site: Box<FaultSite>,
+        /// File, line, function and condition.
+        message: String,
+    },
     /// An operation whose operands the emulator refuses at run time.
     #[error("unsupported operation: {message}; {site}")]
     Unsupported {
@@ -174,6 +194,8 @@ impl Fault {
             | Fault::BarrierDivergence { site, .. }
             | Fault::Watchdog { site, .. }
             | Fault::Trap { site }
+            | Fault::StackOverflow { site, .. }
+            | Fault::Assertion { site, .. }
             | Fault::Unsupported { site, .. } => Some(site),
         }
     }
@@ -188,6 +210,8 @@ impl Fault {
             | Fault::BarrierDivergence { site, .. }
             | Fault::Watchdog { site, .. }
             | Fault::Trap { site }
+            | Fault::StackOverflow { site, .. }
+            | Fault::Assertion { site, .. }
             | Fault::Unsupported { site, .. } => Some(site),
         }
     }

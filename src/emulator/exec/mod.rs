@@ -8,12 +8,14 @@ mod approx;
 pub(crate) mod async_copy;
 pub(crate) mod atomics;
 mod block;
+pub(crate) mod call;
 pub(crate) mod control;
 pub(crate) mod convert;
 mod counters;
 mod fault;
 pub(crate) mod float;
 pub(crate) mod float16;
+mod host_call;
 pub(crate) mod integer;
 mod lane;
 pub(crate) mod load_store;
@@ -21,6 +23,7 @@ pub(crate) mod matrix;
 mod memory;
 pub(crate) mod op;
 pub(crate) mod ops_extra;
+mod output;
 mod pool;
 pub(crate) mod shuffle;
 mod traffic;
@@ -30,8 +33,9 @@ pub use super::ptx::PtxError;
 pub use counters::Counters;
 pub use fault::{Fault, FaultSite, Space};
 pub use memory::{AccessError, DeviceMemory, GranuleTable};
+pub use output::Output;
 
-use super::ir::{Code, Symbols, compile};
+use super::ir::{Code, Program, Symbols, compile};
 use super::ptx;
 use block::{Arena, BlockRunner, Launch};
 use std::cell::RefCell;
@@ -69,8 +73,11 @@ pub struct KernelCode {
     pub param_bytes: usize,
     /// Bytes of shared memory that the kernel declares with a size.
     pub static_shared_bytes: u32,
-    /// Bytes of stack per thread.
+    /// Bytes of stack per thread; of the kernel alone if [`KernelCode::recursive`].
     pub local_bytes: u32,
+    /// How deep its calls go is not known before it runs (recursion, calls through pointers, `alloca`):
+    /// [`ExecOptions::stack_bytes`] are added.
+    pub recursive: bool,
     /// Threads per block at most (`.maxntid` or `.reqntid`), if declared.
     pub max_threads: Option<u32>,
     /// 32-bit registers per thread that are live at once at most, by this loader's own allocation: not what ptxas would say.
@@ -122,10 +129,12 @@ impl ModuleCode {
         let (symbols, globals) = Symbols::of_module(&module, alloc_global)?;
         let mut kernels = Vec::with_capacity(module.entries.len());
         for entry in &module.entries {
-            let mut symbols = symbols.clone();
-            let (param_bytes, static_shared_bytes, local_bytes) =
-                symbols.add_entry(&module, entry)?;
-            let code = compile(entry, &symbols, param_bytes, ptx)?;
+            let Program {
+                code,
+                symbols,
+                sizes,
+                routines,
+            } = compile(&module, entry, &symbols, ptx)?;
             let param = |variable: &ptx::Variable| ParamSlot {
                 offset: symbols
                     .get(&variable.name)
@@ -150,15 +159,20 @@ impl ModuleCode {
             kernels.push(Arc::new(KernelCode {
                 name: entry.name.clone(),
                 params: entry.params.iter().map(param).collect(),
-                param_bytes: param_bytes as usize,
-                static_shared_bytes,
-                local_bytes,
+                param_bytes: sizes.param as usize,
+                static_shared_bytes: sizes.shared,
+                local_bytes: code.frame_bytes + code.stack_bytes.unwrap_or(0),
+                recursive: code.stack_bytes.is_none(),
                 max_threads: entry.max_threads,
-                registers: code.pressure,
+                registers: code.pressure(),
                 instruction_count: code.instructions.len(),
-                register_file_bytes: code.register_bytes,
+                register_file_bytes: code.kernel.register_bytes,
                 code,
-                statements: entry.statements.iter().map(site).collect(),
+                statements: routines
+                    .iter()
+                    .flat_map(|r| &r.statements)
+                    .map(site)
+                    .collect(),
                 text: Arc::clone(&text),
             }));
         }
@@ -211,6 +225,10 @@ pub struct ExecOptions {
     pub poison: bool,
     /// Also count sectors, unique bytes and shared-memory wavefronts.
     pub counters: bool,
+    /// Bytes of stack per thread for calls whose depth is not known when a kernel is loaded (`CU_LIMIT_STACK_SIZE`).
+    pub stack_bytes: u32,
+    /// Where `printf` of kernels goes when the launch has ended.
+    pub output: Output,
     /// Value of `%nsmid`; `%smid` of a block is its index modulo this.
     pub sm_count: u32,
 }
@@ -222,6 +240,8 @@ impl Default for ExecOptions {
             watchdog_branches: 1 << 32,
             poison: true,
             counters: false,
+            stack_bytes: 16 << 10,
+            output: Output::Stdout,
             sm_count: 132,
         }
     }
@@ -296,6 +316,7 @@ pub fn run(
     };
     let next = AtomicU64::new(0);
     let total = Mutex::new((Counters::default(), None::<(u64, Box<Fault>)>));
+    let printed = Mutex::new(Vec::new());
     let work = || {
         let mut counters = Counters::default();
         let mut fault = None;
@@ -314,6 +335,7 @@ pub fn run(
                 }
                 block = next.fetch_add(1, Ordering::Relaxed);
             }
+            runner.take_output(&printed);
         });
         let mut total = total
             .lock()
@@ -335,6 +357,7 @@ pub fn run(
         .into_inner()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     counters.launches = 1;
+    options.output.write(&printed);
     match fault {
         Some((_, fault)) => Err(*fault),
         None => Ok(counters),

@@ -1,9 +1,11 @@
 //! The state of one warp and the loop that runs it.
 
 use super::async_copy::AsyncQueue;
+use super::call::Calls;
 use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
 use super::memory::DeviceMemory;
+use crate::emulator::ir::Code;
 
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -120,6 +122,19 @@ pub(crate) struct Warp {
     pub fault: Option<Box<Fault>>,
     /// Warp index in its block, for faults and `%warpid`.
     pub index: u32,
+
+    /// The kernel's functions and call sites.
+    pub program: *const Code,
+    pub calls: Calls,
+    /// Lanes that have returned from the function that runs.
+    pub returned: u32,
+    /// Height of `stack` when the function that runs was called.
+    pub floor: usize,
+    /// Offset in every lane's stack of the frame of the routine that runs, and of the first free byte.
+    pub frame: u32,
+    pub top: u32,
+    /// What `printf` has printed.
+    pub output: Vec<u8>,
 }
 
 impl Warp {
@@ -246,28 +261,47 @@ impl Warp {
         self.fail(ins, lane, |site| Fault::Divergence { site, message })
     }
 
+    /// Lanes that have neither exited nor returned from the function that runs.
+    #[inline(always)]
+    pub(crate) fn present(&self) -> u32 {
+        self.live & !self.returned
+    }
+
     /// Goes on with whatever path is left after the active lanes stopped existing.
     pub(crate) fn next_path(&mut self) -> *const Ins {
-        while let Some(top) = self.stack.last_mut() {
-            let other = top.other_mask & self.live;
-            top.other_mask = 0;
-            if other != 0 {
-                let target = top.other_pc;
-                self.active = other;
-                self.mask = other;
-                return self.at(target);
+        loop {
+            while self.stack.len() > self.floor {
+                let present = self.present();
+                let Some(top) = self.stack.last_mut() else {
+                    break;
+                };
+                let other = top.other_mask & present;
+                top.other_mask = 0;
+                if other != 0 {
+                    let target = top.other_pc;
+                    self.active = other;
+                    self.mask = other;
+                    return self.at(target);
+                }
+                let restore = top.restore & present;
+                let join = top.join;
+                self.stack.pop();
+                if restore != 0 && join != NO_JOIN {
+                    self.active = restore;
+                    self.mask = restore;
+                    return self.at(join);
+                }
             }
-            let restore = top.restore & self.live;
-            let join = top.join;
-            self.stack.pop();
-            if restore != 0 && join != NO_JOIN {
-                self.active = restore;
-                self.mask = restore;
-                return self.at(join);
+            match self.end_activation() {
+                None => {
+                    self.stop = Stop::Done;
+                    return std::ptr::null();
+                }
+                Some(next) if self.active != 0 => return next,
+                // Every lane of the call has exited.
+                Some(_) => {}
             }
         }
-        self.stop = Stop::Done;
-        std::ptr::null()
     }
 }
 

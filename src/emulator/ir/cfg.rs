@@ -34,7 +34,7 @@ impl Cfg {
                     leader[target] = true;
                     leader[index + 1] = true;
                 }
-                Flow::Exit | Flow::Trap => leader[index + 1] = true,
+                Flow::Exit(_) | Flow::Trap => leader[index + 1] = true,
             }
         }
         let starts: Vec<usize> = (0..insts.len()).filter(|&i| leader[i]).collect();
@@ -58,7 +58,7 @@ impl Cfg {
                     successors.push(block_of[end]);
                     successors.push(block_of[target]);
                 }
-                Flow::Exit | Flow::Trap => {}
+                Flow::Exit(_) | Flow::Trap => {}
                 // A conditional exit has no edge to the end: its lanes vanish, and the others still meet.
                 Flow::Next | Flow::ExitIf { .. } => successors.push(block_of[end]),
             }
@@ -73,7 +73,7 @@ impl Cfg {
             for &successor in &block.successors {
                 backward[successor].push(number);
             }
-            if insts[block.end - 1].flow == Flow::Exit {
+            if matches!(insts[block.end - 1].flow, Flow::Exit(_)) {
                 backward[n].push(number);
             }
         }

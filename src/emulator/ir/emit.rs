@@ -1,11 +1,10 @@
 //! The last step: instruction array, join points, constants.
 
 use super::cfg::Cfg;
-use super::symbols::Symbols;
 use super::{Constant, Flow, Inst, alias, lower, slots};
 use crate::emulator::exec::control;
 use crate::emulator::exec::warp::{Ins, NO_GUARD, NO_JOIN};
-use crate::emulator::ptx::{Entry, PtxError, RegClass};
+use crate::emulator::ptx::RegClass;
 
 /// A constant and the slot it is written to before a launch.
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +15,11 @@ pub(crate) struct ConstantSlot {
     pub constant: Constant,
 }
 
-/// A kernel's body, ready to run.
+/// A routine's place in the instruction array, and its registers.
 #[derive(Debug)]
-pub(crate) struct Code {
-    pub instructions: Vec<Ins>,
+pub(crate) struct Routine {
+    /// Index of the first instruction.
+    pub entry: u32,
     pub constants: Vec<ConstantSlot>,
     /// Bytes of a warp's register file, a multiple of 64.
     pub register_bytes: u32,
@@ -29,20 +29,14 @@ pub(crate) struct Code {
     pub pressure: u32,
 }
 
-/// Compiles one kernel; `text` is the module's PTX.
-///
-/// # Errors
-/// The first statement that is not implemented or whose operands do not fit it.
-pub(crate) fn compile(
-    entry: &Entry,
-    symbols: &Symbols,
-    param_bytes: u32,
-    text: &str,
-) -> Result<Code, PtxError> {
+/// Allocates the registers of a lowered routine and appends its instructions.
+pub(super) fn emit(lowered: lower::Lowered, instructions: &mut Vec<Ins>) -> Routine {
     let lower::Lowered {
         registers,
         mut insts,
-    } = lower::lower(entry, symbols, param_bytes, text)?;
+        ..
+    } = lowered;
+    let entry = instructions.len();
     let cfg = Cfg::new(&insts);
     let dead = alias::propagate(&mut insts, &registers, &cfg);
     let layout = slots::assign(&insts, &dead, &registers, &cfg);
@@ -54,7 +48,6 @@ pub(crate) fn compile(
             is_join[join] = true;
         }
     }
-    let mut instructions = Vec::with_capacity(insts.len());
     let mut block_at = vec![0u32; cfg.blocks.len()];
     let blank = |inst: &Inst| Ins {
         handler: inst.handler,
@@ -90,7 +83,7 @@ pub(crate) fn compile(
             ins.ops.copy_from_slice(&ops[..8]);
             let negation = |negated: bool| if negated { u32::MAX } else { 0 };
             match inst.flow {
-                Flow::Next | Flow::Exit | Flow::Trap => {}
+                Flow::Next | Flow::Exit(_) | Flow::Trap => {}
                 // Targets are block numbers until all blocks have their place.
                 Flow::Jump(target) => ins.imm = cfg.block_of[target] as i64,
                 Flow::Branch { target, negated } => {
@@ -98,7 +91,7 @@ pub(crate) fn compile(
                     ins.ext = cfg.ipdom[number].map_or(NO_JOIN, |join| join as u32);
                     ins.ops[1] = negation(negated);
                 }
-                Flow::ExitIf { negated } => ins.ops[1] = negation(negated),
+                Flow::ExitIf { negated, .. } => ins.ops[1] = negation(negated),
             }
             instructions.push(ins);
             if let Some((imm, ext)) = inst.second {
@@ -112,7 +105,7 @@ pub(crate) fn compile(
             }
         }
     }
-    let mut position = 0;
+    let mut position = entry;
     for (number, block) in cfg.blocks.iter().enumerate() {
         position += usize::from(is_join[number]);
         for index in (block.start..block.end).filter(|&index| !dead[index]) {
@@ -149,11 +142,11 @@ pub(crate) fn compile(
             })
         })
         .collect();
-    Ok(Code {
-        instructions,
+    Routine {
+        entry: entry as u32,
         constants,
         register_bytes: layout.bytes,
         constant_bytes: layout.constant_bytes,
         pressure: layout.pressure,
-    })
+    }
 }

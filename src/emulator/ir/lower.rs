@@ -1,9 +1,10 @@
-//! Statements to instructions: the dispatch on opcodes, arithmetic, comparisons and control flow.
+//! Statements to instructions: the dispatch on opcodes, and arithmetic.
 
 use super::names::{class_of, select_arithmetic, special};
 use super::param_address;
-use super::symbols::Symbols;
-use super::{Constant, Flow, Inst, Register};
+use super::symbols::{Frame, Symbols, function_address};
+use super::{Constant, Flow, Inst, Leave, Register};
+use crate::emulator::exec::call::CallSite;
 use crate::emulator::exec::warp::Handler;
 use crate::emulator::exec::{control, convert, float, integer, op, ops_extra};
 use crate::emulator::ptx::{Entry, Operand, PtxError, RegClass, Statement};
@@ -13,37 +14,58 @@ use std::collections::{BTreeMap, HashMap};
 /// What went wrong with a statement, without its line.
 pub(super) type Refusal = String;
 
-/// Lowers one kernel.
-pub(super) struct Lowering<'a> {
+/// What a routine is lowered in.
+pub(super) struct Surroundings<'a> {
     pub(super) symbols: &'a Symbols,
+    /// Bytes of the kernel's parameter block.
     pub(super) param_bytes: u32,
+    /// Where a function's parameters lie; `None` in a kernel.
+    pub(super) frame: Option<&'a Frame>,
+    /// Bytes of the routine's frame.
+    pub(super) frame_bytes: u32,
+    /// Functions that the module declares.
+    pub(super) declared: &'a [String],
+    /// Number of the routine's first statement in the kernel's statement table.
+    pub(super) first_statement: u32,
+    /// The module's PTX.
+    pub(super) text: &'a str,
+}
+
+/// Lowers one routine.
+pub(super) struct Lowering<'a> {
+    pub(super) around: &'a Surroundings<'a>,
+    pub(super) symbols: &'a Symbols,
+    pub(super) routine: &'a Entry,
     /// See [`param_address`].
     pub(super) param_addresses: HashMap<u32, i64>,
     pub(super) registers: Vec<Register>,
     pub(super) insts: Vec<Inst>,
+    pub(super) sites: Vec<CallSite>,
+    /// Bytes beyond the frame that calls with arguments in registers need.
+    pub(super) extra_bytes: u32,
     constants: BTreeMap<(u64, u64, u32), u32>,
     /// Halves of 128-bit registers.
     halves: HashMap<u32, (u32, u32)>,
     /// The carry flag of `add.cc` and its kin.
     carry: Option<u32>,
-    statement: u32,
+    pub(super) statement: u32,
     pub(super) guard: Option<(u32, bool)>,
 }
 
-/// A kernel over virtual registers.
+/// A routine over virtual registers.
 pub(super) struct Lowered {
     pub(super) registers: Vec<Register>,
     pub(super) insts: Vec<Inst>,
+    pub(super) sites: Vec<CallSite>,
+    pub(super) extra_bytes: u32,
 }
 
-/// Lowers the body of `entry`.
-pub(super) fn lower(
-    entry: &Entry,
-    symbols: &Symbols,
-    param_bytes: u32,
-    text: &str,
-) -> Result<Lowered, PtxError> {
-    let registers = entry
+/// Lowers the body of `routine`.
+///
+/// # Errors
+/// The first statement that is not implemented or whose operands do not fit it.
+pub(super) fn lower(routine: &Entry, around: &Surroundings<'_>) -> Result<Lowered, PtxError> {
+    let registers = routine
         .registers
         .iter()
         .map(|&class| Register {
@@ -52,24 +74,30 @@ pub(super) fn lower(
         })
         .collect();
     let mut lowering = Lowering {
-        symbols,
-        param_bytes,
-        param_addresses: param_address::find(entry, symbols),
+        around,
+        symbols: around.symbols,
+        routine,
+        param_addresses: param_address::find(routine, around.symbols),
         registers,
         insts: Vec::new(),
+        sites: Vec::new(),
+        extra_bytes: 0,
         constants: BTreeMap::new(),
         halves: HashMap::new(),
         carry: None,
-        statement: 0,
+        statement: around.first_statement,
         guard: None,
     };
-    let mut starts = Vec::with_capacity(entry.statements.len() + 1);
-    for (index, statement) in entry.statements.iter().enumerate() {
+    lowering
+        .prologue()
+        .map_err(|why| PtxError::new(routine.line, why))?;
+    let mut starts = Vec::with_capacity(routine.statements.len() + 1);
+    for (index, statement) in routine.statements.iter().enumerate() {
         starts.push(lowering.insts.len());
-        lowering.statement = index as u32;
+        lowering.statement = around.first_statement + index as u32;
         lowering.guard = statement.guard;
         lowering.statement(statement).map_err(|why| {
-            let shown: String = text[statement.text.clone()]
+            let shown: String = around.text[statement.text.clone()]
                 .split_whitespace()
                 .collect::<Vec<_>>()
                 .join(" ");
@@ -78,36 +106,53 @@ pub(super) fn lower(
     }
     starts.push(lowering.insts.len());
     // Falling off the end is a return.
-    lowering.statement = entry.statements.len().saturating_sub(1) as u32;
     lowering.guard = None;
-    lowering.control(control::exit(false), Flow::Exit, vec![]);
+    lowering
+        .leave("ret")
+        .map_err(|why| PtxError::new(routine.line, why))?;
     let Lowering {
         mut insts,
         registers,
+        sites,
+        extra_bytes,
         ..
     } = lowering;
-    let returns: Vec<bool> = insts.iter().map(|i| i.flow == Flow::Exit).collect();
+    let returns: Vec<Option<Leave>> = insts
+        .iter()
+        .map(|i| match i.flow {
+            Flow::Exit(leave) => Some(leave),
+            _ => None,
+        })
+        .collect();
     for inst in &mut insts {
         match &mut inst.flow {
             Flow::Jump(target) => {
                 *target = starts[*target];
                 // A jump to a return is a return: lanes that are done need not wait at a join for the others.
-                if returns[*target] {
-                    inst.flow = Flow::Exit;
-                    inst.handler = control::exit(false);
+                if let Some(leave) = returns[*target] {
+                    inst.flow = Flow::Exit(leave);
+                    inst.handler = control::leave(leave, false);
                 }
             }
             Flow::Branch { target, negated } => {
                 *target = starts[*target];
-                if returns[*target] {
-                    inst.flow = Flow::ExitIf { negated: *negated };
-                    inst.handler = control::exit(true);
+                if let Some(leave) = returns[*target] {
+                    inst.flow = Flow::ExitIf {
+                        negated: *negated,
+                        leave,
+                    };
+                    inst.handler = control::leave(leave, true);
                 }
             }
             _ => {}
         }
     }
-    Ok(Lowered { registers, insts })
+    Ok(Lowered {
+        registers,
+        insts,
+        sites,
+        extra_bytes,
+    })
 }
 
 impl Lowering<'_> {
@@ -136,6 +181,27 @@ impl Lowering<'_> {
 
     pub(super) fn bits(&mut self, bits: u64, class: RegClass) -> u32 {
         self.constant(Constant::Bits(bits), class)
+    }
+
+    /// A constant register with the address of a variable or function.
+    pub(super) fn address_of(
+        &mut self,
+        name: &str,
+        offset: i64,
+        class: RegClass,
+    ) -> Result<u32, Refusal> {
+        if let Some(symbol) = self.symbols.get(name) {
+            let address = symbol.address.wrapping_add(offset as u64);
+            return Ok(if symbol.in_frame {
+                self.constant(Constant::Frame(address as u32), class)
+            } else {
+                self.bits(address, class)
+            });
+        }
+        match self.symbols.function(name) {
+            Some(number) => Ok(self.bits(function_address(number), class)),
+            None => Err(format!("`{name}` is not defined")),
+        }
     }
 
     pub(super) fn halves(&mut self, register: u32) -> (u32, u32) {
@@ -173,6 +239,7 @@ impl Lowering<'_> {
             early: false,
             pure: false,
             copy: false,
+            is_call: false,
         });
         let last = self.insts.len() - 1;
         &mut self.insts[last]
@@ -241,12 +308,7 @@ impl Lowering<'_> {
                 Ok(self.bits(if truth { u64::MAX } else { 0 }, class))
             }
             Operand::Literal(literal) => Ok(self.bits(literal.bits(class.bytes().max(4)), class)),
-            Operand::Symbol(name, offset) => {
-                let Some(symbol) = self.symbols.get(name) else {
-                    return Err(format!("`{name}` is not defined"));
-                };
-                Ok(self.bits(symbol.address.wrapping_add(*offset as u64), class))
-            }
+            Operand::Symbol(name, offset) => self.address_of(name, *offset, class),
             Operand::Special(name) => {
                 let Some(special) = special(name) else {
                     return Err(format!("the special register `{name}` is not supported"));
@@ -339,7 +401,10 @@ impl Lowering<'_> {
         let unknown = || format!("the instruction `{}` is not implemented", s.opcode);
         let o = &s.operands[..];
         match base {
-            "bra" | "brx" | "ret" | "exit" | "trap" | "call" => self.flow(s, base)?,
+            "bra" | "brx" | "trap" | "brkpt" => self.flow(s, base)?,
+            "ret" | "exit" if o.is_empty() => self.leave(base)?,
+            "call" => self.call(o)?,
+            "alloca" | "stacksave" | "stackrestore" => self.stack(base, rest, o)?,
             "mov" => self.lower_mov(ty, o)?,
             "ld" | "ldu" => self.lower_load(rest, o)?,
             "st" => self.lower_store(rest, o)?,

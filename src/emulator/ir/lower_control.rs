@@ -1,8 +1,8 @@
 //! Control flow, barriers, and exchange within a warp.
 
-use super::Flow;
 use super::lower::{Lowering, Refusal};
 use super::names::class_of;
+use super::{Flow, Leave};
 use crate::emulator::exec::{control, op, shuffle};
 use crate::emulator::ptx::{Operand, RegClass, Statement};
 
@@ -20,8 +20,13 @@ impl Lowering<'_> {
                 }
             },
             ("brx", [index, Operand::Targets(targets)]) => {
-                if self.guard.is_some() {
-                    return Err("a guarded `brx.idx` is not implemented".into());
+                if let Some((register, negated)) = self.guard.take() {
+                    // Lanes whose guard does not hold go on behind it.
+                    let flow = Flow::Branch {
+                        target: (self.statement - self.around.first_statement) as usize + 1,
+                        negated: !negated,
+                    };
+                    self.control(control::branch(false), flow, vec![register]);
                 }
                 let index = self.source(index, RegClass::B32)?;
                 let equal = op::compare(|a: u32, b: u32| a == b);
@@ -40,15 +45,8 @@ impl Lowering<'_> {
                     self.control(control::branch(false), flow, vec![p]);
                 }
             }
-            ("ret" | "exit", []) => match self.guard.take() {
-                None => self.control(control::exit(false), Flow::Exit, vec![]),
-                Some((register, negated)) => self.control(
-                    control::exit(true),
-                    Flow::ExitIf { negated },
-                    vec![register],
-                ),
-            },
-            ("trap", []) => {
+            // Without a debugger, a breakpoint ends the launch.
+            ("trap" | "brkpt", []) => {
                 let flow = if self.guard.is_some() {
                     Flow::Next
                 } else {
@@ -56,12 +54,26 @@ impl Lowering<'_> {
                 };
                 self.control(control::trap(), flow, vec![]);
             }
-            ("call", _) => {
-                return Err(
-                    "calls of device functions are not implemented (inline the function)".into(),
-                );
-            }
             _ => return Err("the operands have the wrong form".into()),
+        }
+        Ok(())
+    }
+
+    /// `ret` and `exit`; in a kernel they are the same.
+    pub(super) fn leave(&mut self, base: &str) -> Result<(), Refusal> {
+        let leave = if base == "ret" && self.around.frame.is_some() {
+            self.epilogue()?;
+            Leave::Function
+        } else {
+            Leave::Thread
+        };
+        match self.guard.take() {
+            None => self.control(control::leave(leave, false), Flow::Exit(leave), vec![]),
+            Some((register, negated)) => self.control(
+                control::leave(leave, true),
+                Flow::ExitIf { negated, leave },
+                vec![register],
+            ),
         }
         Ok(())
     }

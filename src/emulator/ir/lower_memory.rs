@@ -37,10 +37,7 @@ impl Lowering<'_> {
                 class => Err(format!("a {class:?} register cannot be an address")),
             },
             AddressBase::Symbol(name) => {
-                let Some(symbol) = self.symbols.get(name) else {
-                    return Err(format!("`{name}` is not defined"));
-                };
-                let register = self.bits(symbol.address, RegClass::B64);
+                let register = self.address_of(name, 0, RegClass::B64)?;
                 Ok(Address {
                     register,
                     offset: *offset,
@@ -70,7 +67,7 @@ impl Lowering<'_> {
                 "global" | "const" => found = space::GLOBAL,
                 "shared" | "shared::cta" => found = space::SHARED,
                 "local" => found = space::LOCAL,
-                "param" | "param::entry" => found = space::PARAM,
+                "param" | "param::entry" | "param::func" => found = space::PARAM,
                 "v2" => count = 2,
                 "v4" => count = 4,
                 "weak" | "relaxed" | "acquire" | "release" | "volatile" | "mmio" => {}
@@ -84,11 +81,22 @@ impl Lowering<'_> {
         Ok((found, ty, count))
     }
 
+    /// Parameters of functions and of calls lie on the thread's stack.
+    fn on_stack(&self, found: u32, operand: &Operand) -> bool {
+        found == space::PARAM
+            && (self.around.frame.is_some()
+                || matches!(operand, Operand::Address(AddressBase::Symbol(name), _)
+                    if self.symbols.get(name).is_some_and(|s| s.space == VarSpace::Local)))
+    }
+
     pub(super) fn lower_load(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
-        let (found, ty, mut count) = self.access(rest)?;
+        let (mut found, ty, mut count) = self.access(rest)?;
         let [d, source] = o else {
             return Err("a load takes a destination and an address".into());
         };
+        if self.on_stack(found, source) {
+            found = space::LOCAL;
+        }
         let mut elements = match d {
             Operand::Vector(elements) => elements.clone(),
             single => vec![single.clone()],
@@ -163,10 +171,10 @@ impl Lowering<'_> {
     ) -> Result<(), Refusal> {
         for (index, element) in elements.iter().enumerate() {
             let at = start + index as i64 * i64::from(bytes);
-            if at < 0 || at + i64::from(bytes) > i64::from(self.param_bytes) {
+            if at < 0 || at + i64::from(bytes) > i64::from(self.around.param_bytes) {
                 return Err(format!(
                     "offset {at} lies outside of the {} bytes of parameters",
-                    self.param_bytes
+                    self.around.param_bytes
                 ));
             }
             if at % i64::from(bytes) != 0 {
@@ -194,15 +202,15 @@ impl Lowering<'_> {
     }
 
     pub(super) fn lower_store(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
-        let (found, ty, mut count) = self.access(rest)?;
-        if found == space::PARAM {
-            return Err(
-                "calls of device functions are not implemented (inline the function)".into(),
-            );
-        }
+        let (mut found, ty, mut count) = self.access(rest)?;
         let [target, value] = o else {
             return Err("a store takes an address and a value".into());
         };
+        if self.on_stack(found, target) {
+            found = space::LOCAL;
+        } else if found == space::PARAM {
+            return Err("a kernel's parameters cannot be written".into());
+        }
         let mut elements = match value {
             Operand::Vector(elements) => elements.clone(),
             single => vec![single.clone()],

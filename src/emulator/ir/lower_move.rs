@@ -4,7 +4,7 @@ use super::lower::{Lowering, Refusal};
 use super::names::class_of;
 use crate::emulator::exec::access::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::emulator::exec::{op, ops_extra};
-use crate::emulator::ptx::{Operand, RegClass, VarSpace};
+use crate::emulator::ptx::{Operand, RegClass};
 
 impl Lowering<'_> {
     pub(super) fn lower_mov(&mut self, ty: &str, o: &[Operand]) -> Result<(), Refusal> {
@@ -34,18 +34,6 @@ impl Lowering<'_> {
                 let ((to_low, to_high), (low, high)) = (self.halves(*to), self.halves(*from));
                 self.copy(to_low, low);
                 self.copy(to_high, high);
-                Ok(())
-            }
-            (_, Operand::Symbol(name, _))
-                if self
-                    .symbols
-                    .get(name)
-                    .is_some_and(|s| s.space == VarSpace::Param) =>
-            {
-                // The address of a parameter is used with ld.param, or turned generic by cvta.param.
-                let src = self.source(a, class)?;
-                let dst = self.destination(d, class)?;
-                self.copy(dst, src);
                 Ok(())
             }
             _ => {
@@ -213,6 +201,7 @@ impl Lowering<'_> {
             }
             "shared" | "shared::cta" => SHARED_WINDOW,
             "local" => LOCAL_WINDOW,
+            "param" | "param::func" if self.around.frame.is_some() => LOCAL_WINDOW,
             "param" | "param::entry" => PARAM_WINDOW,
             _ => return Err(format!("the space `{space}` is not implemented")),
         };

@@ -4,23 +4,27 @@
 //! 2. `alias` removes moves whose source can be read instead, and results nobody reads;
 //! 3. `cfg` finds basic blocks, dominators and the immediate post-dominators where divergent paths meet again;
 //! 4. `slots` packs the registers' live ranges into the warp's register file;
-//! 5. `emit` writes the instruction array.
+//! 5. `emit` writes the instruction array;
+//! 6. `program` puts a kernel and the device functions it may call into one array.
 
 mod alias;
 mod cfg;
 mod emit;
 mod lower;
+mod lower_call;
 mod lower_compare;
 mod lower_control;
 mod lower_memory;
 mod lower_move;
 mod names;
 mod param_address;
+mod program;
 mod slots;
 mod symbols;
 
-pub(crate) use emit::{Code, ConstantSlot, compile};
-pub(crate) use symbols::Symbols;
+pub(crate) use emit::ConstantSlot;
+pub(crate) use program::{CALL_BYTES, Code, Program, compile};
+pub(crate) use symbols::{FUNCTION_WINDOW, Symbols};
 
 use super::exec::warp::Handler;
 use super::ptx::RegClass;
@@ -41,6 +45,8 @@ pub(crate) enum Constant {
     },
     /// A special register.
     Special(Special),
+    /// An offset from the frame of the function that runs: written at each call.
+    Frame(u32),
 }
 
 impl Constant {
@@ -68,6 +74,7 @@ impl Constant {
                 1,
                 u64::from(offset) << 32 | u64::from(bytes) << 1 | u64::from(signed),
             ),
+            Constant::Frame(offset) => (7, offset.into()),
             Constant::Special(special) => match special {
                 Special::Tid(axis) => (2, axis.into()),
                 Special::Ntid(axis) => (3, axis.into()),
@@ -124,6 +131,15 @@ pub(crate) struct Register {
     pub constant: Option<Constant>,
 }
 
+/// What lanes leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// The kernel.
+    Thread,
+    /// The function that runs.
+    Function,
+}
+
 /// What an instruction does to the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -133,10 +149,10 @@ pub(crate) enum Flow {
     Jump(usize),
     /// Goes to the target in lanes whose predicate (the first source) holds, or does not hold if `negated`.
     Branch { target: usize, negated: bool },
-    /// Ends the thread.
-    Exit,
-    /// Ends the thread in lanes whose predicate (the first source) holds, or does not hold if `negated`.
-    ExitIf { negated: bool },
+    /// Ends the thread, or the function.
+    Exit(Leave),
+    /// Ends the thread, or the function, in lanes whose predicate (the first source) holds, or does not hold if `negated`.
+    ExitIf { negated: bool, leave: Leave },
     /// Ends the launch.
     Trap,
 }
@@ -163,4 +179,6 @@ pub(crate) struct Inst {
     pub pure: bool,
     /// The destination becomes a copy of the source, bit for bit.
     pub copy: bool,
+    /// `imm` is the number of a call site.
+    pub is_call: bool,
 }

@@ -34,26 +34,37 @@ impl PtxError {
 pub struct Module {
     /// Kernels, in order.
     pub entries: Vec<Entry>,
+    /// Device functions that have a body, in order.
+    pub functions: Vec<Entry>,
+    /// Device functions that are declared, defined here or not.
+    pub declared: Vec<String>,
     /// Module-scope variables, in order.
     pub variables: Vec<Variable>,
     /// `.file` numbers and names, for line information.
     pub files: Vec<(u32, String)>,
 }
 
-/// A kernel (`.entry`).
+/// A kernel (`.entry`) or a device function (`.func`).
 #[derive(Clone, Debug, Default)]
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// Line of the `.entry` directive.
+    /// Line of the `.entry` or `.func` directive.
     pub line: u32,
     /// Parameters, in order.
     pub params: Vec<Variable>,
+    /// Return values of a function, in order.
+    pub returns: Vec<Variable>,
+    /// Parameters and return values that are registers (`.func (.reg .b32 r) f(.reg .b32 a)`): variable's name and register.
+    pub register_params: Vec<(String, u32)>,
+    /// Bytes of the area where the body's `.param` variables lie.
+    pub call_bytes: u64,
     /// Product of `.maxntid` or `.reqntid`.
     pub max_threads: Option<u32>,
     /// Class of each register, by register number.
     pub registers: Vec<RegClass>,
-    /// `.shared` and `.local` variables of the body.
+    /// `.shared`, `.local` and `.param` variables of the body. A name that an inner scope declares again is made unique by
+    /// a `#` and a number.
     pub variables: Vec<Variable>,
     /// The body.
     pub statements: Vec<Statement>,
@@ -116,6 +127,11 @@ pub struct Variable {
     pub element_bytes: u32,
     /// Bytes in all; `None` for `extern` arrays without a size.
     pub bytes: Option<u64>,
+    /// Offset in [`Entry::call_bytes`] of a `.param` variable of a body: variables of scopes that are never open at the
+    /// same time share memory.
+    pub call_offset: u64,
+    /// Declared `.extern`: defined elsewhere, or (shared arrays) sized by the launch.
+    pub external: bool,
     /// Initial values, one an element, from the first element on.
     pub init: Vec<Init>,
     /// Line of the declaration.
@@ -185,6 +201,8 @@ pub enum Operand {
     Symbol(String, i64),
     /// `[base + offset]`
     Address(AddressBase, i64),
+    /// `[base + offset, {x, y, ...}]`: a tensor map and coordinates.
+    Tensor(AddressBase, i64, Vec<Operand>),
     /// `{a, b, ...}`
     Vector(Vec<Operand>),
     /// `a|b`

@@ -1,7 +1,7 @@
 //! Module level: directives, variables, parameters, entries.
 
 use super::lexer::{Lexer, Token};
-use super::{Entry, Init, Literal, Module, PtxError, VarSpace, Variable};
+use super::{Entry, Init, Literal, Module, PtxError, RegClass, VarSpace, Variable};
 
 /// Parses a PTX translation unit.
 ///
@@ -23,6 +23,8 @@ pub(super) struct Parser<'a> {
     end: usize,
     /// The symbol that the last operand named, if it named one.
     pub(super) last_name: Option<&'a str>,
+    /// Name of the last variable declared.
+    variable_name: &'a str,
 }
 
 impl<'a> Parser<'a> {
@@ -37,6 +39,7 @@ impl<'a> Parser<'a> {
             previous_end: 0,
             end,
             last_name: None,
+            variable_name: "",
         })
     }
 
@@ -154,6 +157,7 @@ impl<'a> Parser<'a> {
     fn module(&mut self) -> Result<Module, PtxError> {
         let mut module = Module::default();
         let mut has_version = false;
+        let mut external = false;
         loop {
             let line = self.line;
             let name = match self.token {
@@ -183,7 +187,11 @@ impl<'a> Parser<'a> {
                     self.name("a section name")?;
                     self.skip_braces()?;
                 }
-                ".visible" | ".extern" | ".weak" | ".common" => {}
+                ".extern" => {
+                    external = true;
+                    continue;
+                }
+                ".visible" | ".weak" | ".common" => {}
                 ".pragma" | ".alias" => self.skip_past(b';')?,
                 ".entry" => {
                     let entry = self.entry(line)?;
@@ -195,18 +203,21 @@ impl<'a> Parser<'a> {
                     }
                     module.entries.push(entry);
                 }
-                ".func" => self.skip_function()?,
-                ".global" => module
-                    .variables
-                    .extend(self.variables(VarSpace::Global, line)?),
-                ".const" => module
-                    .variables
-                    .extend(self.variables(VarSpace::Const, line)?),
-                ".shared" => module
-                    .variables
-                    .extend(self.variables(VarSpace::Shared, line)?),
+                ".func" => self.function(line, &mut module)?,
+                ".global" | ".const" | ".shared" => {
+                    let space = match name {
+                        ".global" => VarSpace::Global,
+                        ".const" => VarSpace::Const,
+                        _ => VarSpace::Shared,
+                    };
+                    for mut variable in self.variables(space, line)? {
+                        variable.external = external;
+                        add_variable(&mut module.variables, variable)?;
+                    }
+                }
                 _ => return Err(PtxError::new(line, format!("unknown directive `{name}`"))),
             }
+            external = false;
         }
         if !has_version {
             return self.error("the text has no `.version` directive, so it is not PTX");
@@ -225,18 +236,88 @@ impl<'a> Parser<'a> {
         Ok((number, name.to_string()))
     }
 
-    /// Device functions are skipped: a kernel that calls one is refused at the call.
-    fn skip_function(&mut self) -> Result<(), PtxError> {
-        loop {
-            match self.token {
-                Token::Mark(b'{') => return self.skip_braces(),
-                Token::Mark(b';') => return self.advance().map(|_| ()),
-                Token::End => return self.unexpected("a function body"),
-                _ => {
-                    self.advance()?;
+    /// A device function or its declaration, after `.func`. A function that is defined again (`.weak` code of several
+    /// modules) keeps its first definition.
+    fn function(&mut self, line: u32, module: &mut Module) -> Result<(), PtxError> {
+        let mut function = Entry {
+            line,
+            ..Entry::default()
+        };
+        if self.token == Token::Name(".attribute") {
+            self.advance()?;
+            self.expect(b'(')?;
+            self.skip_past(b')')?;
+        }
+        if self.is(b'(') {
+            function.returns = self.parameters(&mut function)?;
+        }
+        function.name = self.name("a function name")?.to_string();
+        if self.is(b'(') {
+            function.params = self.parameters(&mut function)?;
+        }
+        while let Token::Name(directive) = self.token {
+            self.advance()?;
+            match directive {
+                ".noreturn" => {}
+                ".abi_preserve" | ".abi_preserve_control" => {
+                    self.count("a number")?;
                 }
+                ".pragma" => self.skip_past(b';')?,
+                _ => return self.error(format!("unknown function directive `{directive}`")),
             }
         }
+        if !module.declared.contains(&function.name) {
+            module.declared.push(function.name.clone());
+        }
+        if self.accept(b';')? {
+            return Ok(());
+        }
+        self.expect(b'{')?;
+        self.body(&mut function)?;
+        if !module.functions.iter().any(|f| f.name == function.name) {
+            module.functions.push(function);
+        }
+        Ok(())
+    }
+
+    /// `(.param .b32 a, .reg .b64 %b, ...)`
+    fn parameters(&mut self, routine: &mut Entry) -> Result<Vec<Variable>, PtxError> {
+        let mut params = Vec::new();
+        self.expect(b'(')?;
+        while !self.accept(b')')? {
+            let line = self.line;
+            match self.token {
+                Token::Name(".param") => {
+                    self.advance()?;
+                    params.push(self.declarator(VarSpace::Param, line)?);
+                }
+                Token::Name(".reg") => {
+                    self.advance()?;
+                    let variable = self.declarator(VarSpace::Param, line)?;
+                    let class = match variable.element_bytes {
+                        1 | 2 => RegClass::B16,
+                        4 => RegClass::B32,
+                        8 => RegClass::B64,
+                        bytes => {
+                            return self.error(format!(
+                                "a register of {bytes} bytes cannot be a parameter"
+                            ));
+                        }
+                    };
+                    let register = routine.registers.len() as u32;
+                    routine.registers.push(class);
+                    routine
+                        .register_params
+                        .push((variable.name.clone(), register));
+                    params.push(variable);
+                }
+                Token::Mark(b',') => {
+                    self.advance()?;
+                }
+                _ => return self.unexpected("`.param`"),
+            }
+        }
+        Ok(params)
     }
 
     fn entry(&mut self, line: u32) -> Result<Entry, PtxError> {
@@ -245,19 +326,10 @@ impl<'a> Parser<'a> {
             line,
             ..Entry::default()
         };
-        if self.accept(b'(')? {
-            while !self.accept(b')')? {
-                match self.token {
-                    Token::Name(".param") => {
-                        let line = self.line;
-                        self.advance()?;
-                        entry.params.push(self.declarator(VarSpace::Param, line)?);
-                    }
-                    Token::Mark(b',') => {
-                        self.advance()?;
-                    }
-                    _ => return self.unexpected("`.param`"),
-                }
+        if self.is(b'(') {
+            entry.params = self.parameters(&mut entry)?;
+            if let Some((name, _)) = entry.register_params.first() {
+                return self.error(format!("the kernel parameter `{name}` is a register"));
             }
         }
         while let Token::Name(directive) = self.token {
@@ -288,20 +360,27 @@ impl<'a> Parser<'a> {
     }
 
     /// `.align N .type name[size] = init, ...;` after the state space.
-    pub(super) fn variables(
+    fn variables(&mut self, space: VarSpace, line: u32) -> Result<Vec<Variable>, PtxError> {
+        let named = self.named_variables(space, line)?;
+        Ok(named.into_iter().map(|(variable, _)| variable).collect())
+    }
+
+    /// [`Parser::variables`], with their names as they stand in the text.
+    pub(super) fn named_variables(
         &mut self,
         space: VarSpace,
         line: u32,
-    ) -> Result<Vec<Variable>, PtxError> {
-        let mut variables = vec![self.declarator(space, line)?];
+    ) -> Result<Vec<(Variable, &'a str)>, PtxError> {
+        let first = self.declarator(space, line)?;
+        let mut variables = vec![(first, self.variable_name)];
         while self.accept(b',')? {
             let mut next = Variable {
                 init: Vec::new(),
-                ..variables[0].clone()
+                ..variables[0].0.clone()
             };
             next.bytes = Some(u64::from(next.element_bytes));
             self.declarator_tail(&mut next)?;
-            variables.push(next);
+            variables.push((next, self.variable_name));
         }
         self.expect(b';')?;
         Ok(variables)
@@ -314,6 +393,8 @@ impl<'a> Parser<'a> {
             align: 0,
             element_bytes: 0,
             bytes: None,
+            call_offset: 0,
+            external: false,
             init: Vec::new(),
             line,
         };
@@ -325,7 +406,13 @@ impl<'a> Parser<'a> {
             }
             self.advance()?;
             match word {
-                ".align" => align = Some(self.count("an alignment")?),
+                ".align" => {
+                    let bytes = self.count("an alignment")?;
+                    if !bytes.is_power_of_two() || bytes > 1 << 16 {
+                        return self.error(format!("an alignment of {bytes} bytes"));
+                    }
+                    align = Some(bytes);
+                }
                 ".ptr" | ".global" | ".const" | ".shared" | ".local" | ".generic" => {}
                 ".attribute" => {
                     self.expect(b'(')?;
@@ -354,7 +441,8 @@ impl<'a> Parser<'a> {
     }
 
     fn declarator_tail(&mut self, variable: &mut Variable) -> Result<(), PtxError> {
-        variable.name = self.name("a variable name")?.to_string();
+        self.variable_name = self.name("a variable name")?;
+        variable.name = self.variable_name.to_string();
         let mut extent: Option<u64> = variable.bytes;
         while self.accept(b'[')? {
             if self.accept(b']')? {
@@ -367,7 +455,7 @@ impl<'a> Parser<'a> {
         }
         variable.bytes = extent;
         if self.accept(b'=')? {
-            self.initialiser(variable)?;
+            self.initialiser(variable, 0)?;
             let bytes = variable.init.len() as u64 * u64::from(variable.element_bytes);
             match variable.bytes {
                 None => variable.bytes = Some(bytes),
@@ -383,10 +471,13 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn initialiser(&mut self, variable: &mut Variable) -> Result<(), PtxError> {
+    fn initialiser(&mut self, variable: &mut Variable, depth: u32) -> Result<(), PtxError> {
+        if depth > 16 {
+            return self.error("an array of more than 16 dimensions");
+        }
         if self.accept(b'{')? {
             while !self.accept(b'}')? {
-                self.initialiser(variable)?;
+                self.initialiser(variable, depth + 1)?;
                 if !self.is(b'}') {
                     self.expect(b',')?;
                 }
@@ -418,6 +509,23 @@ impl<'a> Parser<'a> {
         variable.init.push(value);
         Ok(())
     }
+}
+
+/// Adds a module-scope variable; a definition takes the place of an `.extern` declaration of the same name.
+fn add_variable(all: &mut Vec<Variable>, variable: Variable) -> Result<(), PtxError> {
+    let twin = all.iter().position(|v| v.name == variable.name);
+    match twin {
+        None => all.push(variable),
+        Some(_) if variable.external => {}
+        Some(index) if all[index].external => all[index] = variable,
+        Some(_) => {
+            return Err(PtxError::new(
+                variable.line,
+                format!("the variable `{}` is defined twice", variable.name),
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl Literal {

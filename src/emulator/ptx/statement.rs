@@ -14,9 +14,15 @@ struct Scope<'a> {
     registers: HashMap<&'a str, u32>,
     labels: HashMap<&'a str, usize>,
     tables: HashMap<&'a str, Vec<&'a str>>,
+    /// Variables, by the name they have in [`Entry::variables`].
+    variables: HashMap<&'a str, String>,
+    /// Bytes of `.param` variables in this scope and around it.
+    call_bytes: u64,
 }
 
 struct Scopes<'a> {
+    /// Registers that are parameters of the function.
+    parameters: Vec<(String, u32)>,
     all: Vec<Scope<'a>>,
     current: usize,
 }
@@ -33,6 +39,12 @@ impl<'a> Scopes<'a> {
         None
     }
 
+    /// The name that a variable has in [`Entry::variables`]; other names stay.
+    fn variable(&self, name: &str) -> String {
+        self.find(self.current, |scope| scope.variables.get(name).cloned())
+            .unwrap_or_else(|| name.to_string())
+    }
+
     fn register(&self, name: &str) -> Option<u32> {
         let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
         let number = name[digits..].parse::<u32>().ok();
@@ -41,6 +53,10 @@ impl<'a> Scopes<'a> {
                 let &(first, count) = scope.ranges.get(&name[..digits])?;
                 number.filter(|&n| n < count).map(|n| first + n)
             })
+        })
+        .or_else(|| {
+            let found = self.parameters.iter().find(|(n, _)| n == name)?;
+            Some(found.1)
         })
     }
 }
@@ -60,6 +76,7 @@ impl<'a> Parser<'a> {
         let mut scopes = Scopes {
             all: vec![Scope::default()],
             current: 0,
+            parameters: entry.register_params.clone(),
         };
         let mut fixups = Vec::new();
         let mut loc = None;
@@ -70,6 +87,7 @@ impl<'a> Parser<'a> {
                     self.advance()?;
                     scopes.all.push(Scope {
                         parent: Some(scopes.current),
+                        call_bytes: scopes.all[scopes.current].call_bytes,
                         ..Scope::default()
                     });
                     scopes.current = scopes.all.len() - 1;
@@ -95,13 +113,10 @@ impl<'a> Parser<'a> {
                         glued if glued.starts_with(".reg.") => {
                             self.registers(&glued[4..], entry, &mut scopes)?;
                         }
-                        ".shared" => entry
-                            .variables
-                            .extend(self.variables(VarSpace::Shared, line)?),
-                        ".local" => entry
-                            .variables
-                            .extend(self.variables(VarSpace::Local, line)?),
-                        ".param" | ".pragma" => self.skip_past(b';')?,
+                        ".shared" => self.scoped(VarSpace::Shared, line, entry, &mut scopes)?,
+                        ".local" => self.scoped(VarSpace::Local, line, entry, &mut scopes)?,
+                        ".param" => self.scoped(VarSpace::Param, line, entry, &mut scopes)?,
+                        ".pragma" => self.skip_past(b';')?,
                         ".loc" => loc = Some(self.loc()?),
                         _ => {
                             return Err(PtxError::new(
@@ -171,6 +186,56 @@ impl<'a> Parser<'a> {
                 None => Operand::Target(target(fixup.label)?),
             };
             entry.statements[fixup.statement].operands[fixup.operand] = operand;
+        }
+        Ok(())
+    }
+
+    /// Variables that a body declares.
+    fn scoped(
+        &mut self,
+        space: VarSpace,
+        line: u32,
+        entry: &mut Entry,
+        scopes: &mut Scopes<'a>,
+    ) -> Result<(), PtxError> {
+        for (mut variable, name) in self.named_variables(space, line)? {
+            if entry.variables.iter().any(|v| v.name == variable.name)
+                || entry.params.iter().any(|v| v.name == variable.name)
+            {
+                variable.name = format!("{name}#{}", entry.variables.len());
+            }
+            let scope = &mut scopes.all[scopes.current];
+            if scope
+                .variables
+                .insert(name, variable.name.clone())
+                .is_some()
+            {
+                return Err(PtxError::new(
+                    line,
+                    format!("the variable `{name}` is defined twice"),
+                ));
+            }
+            if space == VarSpace::Param {
+                let align = u64::from(variable.align.max(1));
+                let bytes = variable.bytes.unwrap_or(0);
+                let end = scope
+                    .call_bytes
+                    .checked_next_multiple_of(align)
+                    .and_then(|start| {
+                        variable.call_offset = start;
+                        start.checked_add(bytes)
+                    })
+                    .filter(|&end| end <= 1 << 20);
+                let Some(end) = end else {
+                    return Err(PtxError::new(
+                        line,
+                        format!("`{name}` has {bytes} bytes, too many for a parameter"),
+                    ));
+                };
+                scope.call_bytes = end;
+                entry.call_bytes = entry.call_bytes.max(end);
+            }
+            entry.variables.push(variable);
         }
         Ok(())
     }
@@ -274,11 +339,7 @@ impl<'a> Parser<'a> {
     ) -> Result<(), PtxError> {
         let mut operands = Vec::new();
         if opcode == "call" || opcode.starts_with("call.") {
-            while !self.is(b';') {
-                if self.advance()? == Token::End {
-                    return self.unexpected("`;`");
-                }
-            }
+            operands = self.call_operands(scopes)?;
         } else if !self.is(b';') {
             let branches =
                 opcode == "bra" || opcode.starts_with("bra.") || opcode.starts_with("brx.");
@@ -318,6 +379,42 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
+    /// `(returns), callee, (arguments), prototype` in this order, empty lists for what is left out, no prototype if there
+    /// is none.
+    fn call_operands(&mut self, scopes: &Scopes<'a>) -> Result<Vec<Operand>, PtxError> {
+        let mut returns = Vec::new();
+        if self.is(b'(') {
+            returns = self.list(scopes)?;
+            self.expect(b',')?;
+        }
+        let callee = self.simple_operand(scopes)?;
+        let mut arguments = Vec::new();
+        let mut prototype = None;
+        while self.accept(b',')? {
+            if self.is(b'(') {
+                arguments = self.list(scopes)?;
+            } else {
+                prototype = Some(self.simple_operand(scopes)?);
+            }
+        }
+        let mut operands = vec![Operand::Vector(returns), callee, Operand::Vector(arguments)];
+        operands.extend(prototype);
+        Ok(operands)
+    }
+
+    /// `(a, b, ...)`
+    fn list(&mut self, scopes: &Scopes<'a>) -> Result<Vec<Operand>, PtxError> {
+        self.expect(b'(')?;
+        let mut elements = Vec::new();
+        while !self.accept(b')')? {
+            elements.push(self.simple_operand(scopes)?);
+            if !self.is(b')') {
+                self.expect(b',')?;
+            }
+        }
+        Ok(elements)
+    }
+
     fn operand(&mut self, scopes: &Scopes<'a>) -> Result<Operand, PtxError> {
         let first = self.simple_operand(scopes)?;
         if self.accept(b'|')? {
@@ -333,6 +430,10 @@ impl<'a> Parser<'a> {
                 self.advance()?;
                 let mut elements = Vec::new();
                 while !self.accept(b'}')? {
+                    // A vector or address inside of a vector is not PTX, and would let the text dictate the parser's stack.
+                    if self.is(b'{') || self.is(b'[') {
+                        return self.unexpected("an element");
+                    }
                     elements.push(self.simple_operand(scopes)?);
                     if !self.is(b'}') {
                         self.expect(b',')?;
@@ -347,7 +448,7 @@ impl<'a> Parser<'a> {
                         self.advance()?;
                         match scopes.register(name) {
                             Some(register) => AddressBase::Reg(register),
-                            None => AddressBase::Symbol(name.to_string()),
+                            None => AddressBase::Symbol(scopes.variable(name)),
                         }
                     }
                     _ => AddressBase::Absolute,
@@ -361,6 +462,17 @@ impl<'a> Parser<'a> {
                         Some(Literal::Int(value)) => offset = value as i64,
                         _ => return self.unexpected("an address"),
                     }
+                }
+                // `[map, {x, y}]`: a tensor map and coordinates.
+                if self.accept(b',')? {
+                    if !self.is(b'{') {
+                        return self.unexpected("tensor coordinates");
+                    }
+                    let Operand::Vector(coordinates) = self.simple_operand(scopes)? else {
+                        return self.unexpected("tensor coordinates");
+                    };
+                    self.expect(b']')?;
+                    return Ok(Operand::Tensor(base, offset, coordinates));
                 }
                 if !self.is(b']') {
                     return self.unexpected("`]` (only register+offset addresses are supported)");
@@ -396,7 +508,7 @@ impl<'a> Parser<'a> {
                         _ => return self.unexpected("an offset"),
                     }
                 }
-                Ok(Operand::Symbol(name.to_string(), offset))
+                Ok(Operand::Symbol(scopes.variable(name), offset))
             }
             _ => match self.literal()? {
                 Some(literal) => Ok(Operand::Literal(literal)),
