@@ -8,15 +8,27 @@ mod control;
 mod elementwise;
 #[path = "emulator_ops/float.rs"]
 mod float;
+#[path = "emulator_ops/float_convert.rs"]
+mod float_convert;
+#[path = "emulator_ops/float_rare.rs"]
+mod float_rare;
+#[path = "emulator_ops/float_values.rs"]
+mod float_values;
 #[path = "emulator_ops/functions.rs"]
 mod functions;
+#[path = "emulator_ops/half_float.rs"]
+mod half_float;
 #[path = "emulator_ops/harness.rs"]
 mod harness;
 #[path = "emulator_ops/integer.rs"]
 mod integer;
+#[path = "emulator_ops/integer_rare.rs"]
+mod integer_rare;
 #[path = "emulator_ops/load.rs"]
 mod load;
 #[path = "emulator_ops/matrix.rs"]
 mod matrix;
 #[path = "emulator_ops/memory.rs"]
 mod memory;
+#[path = "emulator_ops/memory_rare.rs"]
+mod memory_rare;

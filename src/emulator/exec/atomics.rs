@@ -1,18 +1,23 @@
 //! `atom` and `red`: one compare-and-swap loop a lane, lanes in ascending order.
 
 use super::access::{SPACE_BITS, prepare, space};
-use super::op::{Op, conjure, plain_handler};
-use super::warp::{Handler, Ins, Warp};
+use super::lane::{Bf16, Bf16x2, F16, F16x2, Lane, Raw};
+use super::op::{Op, plain_handler};
+use super::warp::{Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The new value for the old one and the operands b and c.
+type Update<W> = fn(W, W, W) -> W;
 
 /// An integer with an atomic counterpart, and the register lane that holds it.
-pub(crate) trait Word: Copy + Eq {
-    type Bits: Copy;
+trait Word: Copy {
+    type Bits: Raw;
     fn of(bits: Self::Bits) -> Self;
     fn bits(self) -> Self::Bits;
-    /// Replaces the value at `address` by `f` of it and returns the old one.
-    unsafe fn update(address: u64, f: impl Fn(Self) -> Self) -> Self;
+    /// Replaces the value at `address` by `f` of it, b and c, and returns the old one.
+    unsafe fn update(address: u64, f: Update<Self>, b: Self, c: Self) -> Self;
 }
 
 macro_rules! words {
@@ -21,12 +26,13 @@ macro_rules! words {
             type Bits = $bits;
             fn of(bits: $bits) -> Self { bits as $word }
             fn bits(self) -> $bits { self.into() }
-            unsafe fn update(address: u64, f: impl Fn(Self) -> Self) -> Self {
+            unsafe fn update(address: u64, f: Update<Self>, b: Self, c: Self) -> Self {
                 // SAFETY: the caller has checked the address; kernels share such words through atomics.
                 let cell = unsafe { <$atomic>::from_ptr(address as *mut $word) };
                 let mut old = cell.load(Ordering::SeqCst);
                 loop {
-                    match cell.compare_exchange_weak(old, f(old), Ordering::SeqCst, Ordering::SeqCst) {
+                    let new = f(old, b, c);
+                    match cell.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::SeqCst) {
                         Ok(_) => return old,
                         Err(now) => old = now,
                     }
@@ -41,71 +47,154 @@ words! {
     u64, u64, AtomicU64;
 }
 
-/// `ops`: destination for the old value, address, b, c. `red` has a destination that nobody reads.
-struct Atomic<W, F>(PhantomData<(W, F)>);
+/// `ops`: destination for the old value, address, b, c; 6 and 7: halves of the address of an [`Update`]. `red` has a
+/// destination that nobody reads.
+struct Atomic<W>(PhantomData<W>);
 
-impl<W: Word, F: Fn(W, W, W) -> W + Copy> Op for Atomic<W, F> {
+impl<W: Word> Op for Atomic<W> {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction.
         let ins = unsafe { &*ip };
-        let f = conjure::<F>();
+        let function = (u64::from(ins.ops[6]) | u64::from(ins.ops[7]) << 32) as usize;
+        // SAFETY: `select` chose this handler together with a function of this signature.
+        let f = unsafe { std::mem::transmute::<*const (), Update<W>>(function as *const ()) };
         let Some((all, _)) = prepare(warp, ip, ins.ops[1], size_of::<W>() as u64, true) else {
             return std::ptr::null();
         };
-        warp.counters.atomics += u64::from(warp.mask.count_ones());
-        if ins.ext & SPACE_BITS == space::SHARED {
-            warp.counters.shared_requests += 1;
-        }
-        let mut rest = warp.mask;
-        while rest != 0 {
-            let lane = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            // SAFETY: the operands are slots of 32 lanes.
-            let (b, c) = unsafe {
-                (
-                    *warp.slot::<W::Bits>(ins.ops[2]).add(lane),
-                    *warp.slot::<W::Bits>(ins.ops[3]).add(lane),
-                )
-            };
+        count(warp, ins);
+        // SAFETY: the operands are slots of 32 lanes.
+        let (b, c) = unsafe {
+            (
+                warp.read::<W::Bits>(ins.ops[2]),
+                warp.read::<W::Bits>(ins.ops[3]),
+            )
+        };
+        let mut value = [<W::Bits as Raw>::of(0); LANES];
+        for lane in lanes(warp.mask) {
             // SAFETY: the access has been checked.
-            let old = unsafe { W::update(all.0[lane], |old| f(old, W::of(b), W::of(c))) };
-            // SAFETY: the first operand is the destination.
-            unsafe { *warp.slot::<W::Bits>(ins.ops[0]).add(lane) = old.bits() };
+            let old = unsafe { W::update(all.0[lane], f, W::of(b[lane]), W::of(c[lane])) };
+            value[lane] = old.bits();
         }
+        // SAFETY: the first operand is the destination.
+        unsafe { W::Bits::write(warp, ins.ops[0], &value) };
         ip.wrapping_add(1)
     }
 }
 
-fn make<W: Word, F: Fn(W, W, W) -> W + Copy>(_: F) -> Handler {
-    plain_handler::<Atomic<W, F>>()
+fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    (0..LANES).filter(move |lane| mask >> lane & 1 != 0)
 }
 
-fn float32(f: impl Fn(f32, f32) -> f32) -> impl Fn(u32, u32) -> u32 {
-    move |a, b| f(f32::from_bits(a), f32::from_bits(b)).to_bits()
+fn count(warp: &mut Warp, ins: &Ins) {
+    warp.counters.atomics += u64::from(warp.mask.count_ones());
+    if ins.ext & SPACE_BITS == space::SHARED {
+        warp.counters.shared_requests += 1;
+    }
 }
 
-/// The handler of `atom.<operation>.<type>`.
-pub(crate) fn select(operation: &str, ty: &str) -> Option<Handler> {
-    use super::lane::{Bf16, Bf16x2, F16, F16x2, Lane};
+/// `atom.exch.b128` and (`CAS`) `atom.cas.b128`. `ops`: old low, old high, address, b low, b high, c low, c high.
+struct Atomic128<const CAS: bool>;
+
+impl<const CAS: bool> Op for Atomic128<CAS> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // Hosts have no 128-bit atomics that every CPU runs; such words are only ever accessed atomically through here.
+        static TURN: Mutex<()> = Mutex::new(());
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        let Some((all, _)) = prepare(warp, ip, ins.ops[2], 16, true) else {
+            return std::ptr::null();
+        };
+        count(warp, ins);
+        // SAFETY: the operands are slots of 32 lanes of 64 bits.
+        let [b_low, b_high, c_low, c_high] =
+            [3, 4, 5, 6].map(|n| unsafe { warp.read::<u64>(ins.ops[n]) });
+        let (mut low, mut high) = ([0; LANES], [0; LANES]);
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        for lane in lanes(warp.mask) {
+            let target = all.0[lane] as *mut [u64; 2];
+            // SAFETY: the access has been checked.
+            let old = unsafe { target.read() };
+            let (b, c) = ([b_low[lane], b_high[lane]], [c_low[lane], c_high[lane]]);
+            let new = match (CAS, old == b) {
+                (false, _) => b,
+                (true, true) => c,
+                (true, false) => old,
+            };
+            // SAFETY: as above.
+            unsafe { target.write(new) };
+            [low[lane], high[lane]] = old;
+        }
+        drop(turn);
+        // SAFETY: the first two operands are destinations of 64 bits.
+        unsafe { warp.write64(ins.ops[0], &low) };
+        // SAFETY: as above.
+        unsafe { warp.write64(ins.ops[1], &high) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// A handler and the function to put in `ops[6]` and `ops[7]`.
+pub(crate) type Selected = (Handler, [u32; 2]);
+
+fn make<W: Word>(f: Update<W>) -> Selected {
+    let address = f as *const () as u64;
+    (
+        plain_handler::<Atomic<W>>(),
+        [address as u32, (address >> 32) as u32],
+    )
+}
+
+/// `exch.b128` or `cas.b128`.
+pub(crate) fn select_wide(operation: &str) -> Option<Handler> {
+    Some(match operation {
+        "exch" => plain_handler::<Atomic128<false>>(),
+        "cas" => plain_handler::<Atomic128<true>>(),
+        _ => return None,
+    })
+}
+
+fn float(a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
+    f(f32::from_bits(a), f32::from_bits(b)).to_bits()
+}
+
+fn half(a: u16, b: u16, f: impl Fn(f32, f32) -> f32) -> u16 {
+    F16(f(F16::get(a.into()).0, F16::get(b.into()).0)).put() as u16
+}
+
+fn brain(a: u16, b: u16, f: impl Fn(f32, f32) -> f32) -> u16 {
+    Bf16(f(Bf16::get(a.into()).0, Bf16::get(b.into()).0)).put() as u16
+}
+
+fn halves(a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
+    let (a, b) = (F16x2::get(a), F16x2::get(b));
+    F16x2(f(a.0, b.0), f(a.1, b.1)).put()
+}
+
+fn brains(a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
+    let (a, b) = (Bf16x2::get(a), Bf16x2::get(b));
+    Bf16x2(f(a.0, b.0), f(a.1, b.1)).put()
+}
+
+/// The handler of `atom.<operation>.<type>` and its function.
+pub(crate) fn select(operation: &str, ty: &str) -> Option<Selected> {
+    use super::float::{max, min};
     Some(match (operation, ty) {
         ("add", "u32" | "s32") => make(|a: u32, b, _| a.wrapping_add(b)),
         ("add", "u64" | "s64") => make(|a: u64, b, _| a.wrapping_add(b)),
-        ("add", "f32") => make(|a: u32, b, _| float32(|x, y| x + y)(a, b)),
+        ("add", "f32") => make(|a: u32, b, _| float(a, b, |x, y| x + y)),
         ("add", "f64") => make(|a: u64, b, _| (f64::from_bits(a) + f64::from_bits(b)).to_bits()),
-        ("add", "f16") => {
-            make(|a: u16, b, _| F16(F16::get(a.into()).0 + F16::get(b.into()).0).put() as u16)
-        }
-        ("add", "bf16") => {
-            make(|a: u16, b, _| Bf16(Bf16::get(a.into()).0 + Bf16::get(b.into()).0).put() as u16)
-        }
-        ("add", "f16x2") => make(|a: u32, b, _| {
-            let (a, b) = (F16x2::get(a), F16x2::get(b));
-            F16x2(a.0 + b.0, a.1 + b.1).put()
-        }),
-        ("add", "bf16x2") => make(|a: u32, b, _| {
-            let (a, b) = (Bf16x2::get(a), Bf16x2::get(b));
-            Bf16x2(a.0 + b.0, a.1 + b.1).put()
-        }),
+        ("add", "f16") => make(|a: u16, b, _| half(a, b, |x, y| x + y)),
+        ("add", "bf16") => make(|a: u16, b, _| brain(a, b, |x, y| x + y)),
+        ("add", "f16x2") => make(|a: u32, b, _| halves(a, b, |x, y| x + y)),
+        ("add", "bf16x2") => make(|a: u32, b, _| brains(a, b, |x, y| x + y)),
+        ("min", "f16") => make(|a: u16, b, _| half(a, b, min)),
+        ("max", "f16") => make(|a: u16, b, _| half(a, b, max)),
+        ("min", "bf16") => make(|a: u16, b, _| brain(a, b, min)),
+        ("max", "bf16") => make(|a: u16, b, _| brain(a, b, max)),
+        ("min", "f16x2") => make(|a: u32, b, _| halves(a, b, min)),
+        ("max", "f16x2") => make(|a: u32, b, _| halves(a, b, max)),
+        ("min", "bf16x2") => make(|a: u32, b, _| brains(a, b, min)),
+        ("max", "bf16x2") => make(|a: u32, b, _| brains(a, b, max)),
         ("min", "u32") => make(|a: u32, b, _| a.min(b)),
         ("max", "u32") => make(|a: u32, b, _| a.max(b)),
         ("min", "s32") => make(|a: u32, b, _| (a as i32).min(b as i32) as u32),
@@ -122,11 +211,11 @@ pub(crate) fn select(operation: &str, ty: &str) -> Option<Handler> {
         ("and", "b64") => make(|a: u64, b, _| a & b),
         ("or", "b64") => make(|a: u64, b, _| a | b),
         ("xor", "b64") => make(|a: u64, b, _| a ^ b),
-        ("exch", "b32") => make(|_: u32, b, _| b),
-        ("exch", "b64") => make(|_: u64, b, _| b),
+        ("exch", "b32" | "u32" | "s32" | "f32") => make(|_: u32, b, _| b),
+        ("exch", "b64" | "u64" | "s64" | "f64") => make(|_: u64, b, _| b),
         ("cas", "b16") => make(|a: u16, b, c| if a == b { c } else { a }),
-        ("cas", "b32") => make(|a: u32, b, c| if a == b { c } else { a }),
-        ("cas", "b64") => make(|a: u64, b, c| if a == b { c } else { a }),
+        ("cas", "b32" | "u32" | "s32") => make(|a: u32, b, c| if a == b { c } else { a }),
+        ("cas", "b64" | "u64" | "s64") => make(|a: u64, b, c| if a == b { c } else { a }),
         _ => return None,
     })
 }

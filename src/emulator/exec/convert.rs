@@ -1,9 +1,11 @@
 //! `cvt`.
 
-use super::float16::{f32_to_bf16_rz, f32_to_f16_rz, narrow_directed};
+use super::float16::narrow_directed;
 use super::lane::{Bf16, F16, Float, Ftz, FtzSat, Lane, Sat, saturate};
 use super::op::rare::unary;
-use super::op::{self, CHUNK, Op, Selected, binary, chunk, out, plain_handler, set_chunk, settle};
+use super::op::{self, CHUNK, Op, Selected, chunk, out, plain_handler, set_chunk, settle};
+use super::soft_float::Format;
+use super::soft_ops::{Conversion, Pair};
 use super::warp::{Ins, LANES, Warp};
 use std::marker::PhantomData;
 
@@ -18,6 +20,8 @@ pub(crate) struct Modifiers<'a> {
     pub sat: bool,
     /// `.relu`
     pub relu: bool,
+    /// `.satfinite`
+    pub finite: bool,
 }
 
 /// An integer type.
@@ -247,8 +251,6 @@ fn from_f32<S: Float + Real>(to: &str, m: Modifiers<'_>) -> Option<Selected> {
         ("f16", "rn") => unary(|a: S| F16(a.value())),
         ("bf16", "rn") if m.relu => unary(|a: S| Bf16(relu(a.value()))),
         ("bf16", "rn") => unary(|a: S| Bf16(a.value())),
-        ("f16", "rz") if !m.relu => unary(|a: S| f32_to_f16_rz(a.value()) as u16),
-        ("bf16", "rz") if !m.relu => unary(|a: S| f32_to_bf16_rz(a.value()) as u16),
         _ => return to_int::<S>(to, m.rounding, false),
     })
 }
@@ -277,6 +279,100 @@ fn frequent(to: &str, from: &str, m: Modifiers<'_>) -> Option<Selected> {
 
 /// `cvt.<m>.<to>.<from>` with one source.
 pub(crate) fn select(to: &str, from: &str, m: Modifiers<'_>) -> Option<Selected> {
+    let direct = if m.finite {
+        None
+    } else {
+        select_direct(to, from, m)
+    };
+    direct.or_else(|| select_soft(to, from, Pair::Single, m))
+}
+
+/// Any conversion to a float format, after checking that PTX has it.
+fn select_soft(to: &str, from: &str, pair: Pair, m: Modifiers<'_>) -> Option<Selected> {
+    let integer = match from {
+        "u8" => Some(16),
+        "u16" => Some(17),
+        "u32" => Some(18),
+        "u64" => Some(19),
+        "s8" => Some(24),
+        "s16" => Some(25),
+        "s32" => Some(26),
+        "s64" => Some(27),
+        _ => None,
+    };
+    let plain = |name: &str| matches!(name, "f16" | "bf16" | "f32" | "f64");
+    let narrow = |name: &str| matches!(name, "e4m3" | "e5m2" | "e2m1" | "e2m3" | "e3m2");
+    let rounded = matches!(m.rounding, "rn" | "rz" | "rm" | "rp");
+    let whole = matches!(m.rounding, "rni" | "rzi" | "rmi" | "rpi");
+    let only_finite = to == "f16" || to == "bf16" || narrow(to) || to == "tf32" || to == "ue8m0";
+    let known = match (from, to) {
+        _ if integer.is_some() => plain(to) && rounded && !m.relu && !m.ftz,
+        ("f32", "tf32") => (m.rounding == "rna" && !m.relu) || matches!(m.rounding, "rn" | "rz"),
+        ("f32" | "bf16", "ue8m0") => {
+            pair != Pair::Single && matches!(m.rounding, "rz" | "rp") && !m.relu
+        }
+        ("ue8m0", "bf16") => pair == Pair::Packed && m.rounding == "rn" && !m.relu,
+        ("f32" | "f16", to) if narrow(to) => pair != Pair::Single && m.rounding == "rn" && m.finite,
+        (from, "f16") if narrow(from) => pair == Pair::Packed && m.rounding == "rn",
+        (from, to) if plain(from) && plain(to) => {
+            let widens = Format::number(from) == Format::number(to)
+                || to == "f64"
+                || (to == "f32" && from != "f64");
+            (if widens {
+                m.rounding.is_empty() || whole
+            } else {
+                rounded
+            }) && (!m.relu || (from == "f32" && to.ends_with("f16")))
+                && (pair == Pair::Single || from == "f32")
+        }
+        _ => false,
+    };
+    if !known
+        || (m.finite && !only_finite)
+        || (m.sat && (!plain(to) || m.relu || m.finite))
+        || (m.ftz && from != "f32" && to != "f32")
+    {
+        return None;
+    }
+    let number = match m.rounding {
+        "rz" | "rzi" => 1,
+        "rm" | "rmi" => 2,
+        "rp" | "rpi" => 3,
+        "rna" => 4,
+        _ => 0,
+    };
+    let conversion = Conversion {
+        from: match integer {
+            Some(number) => number,
+            None => Format::number(from)? as u8,
+        },
+        to: Format::number(to)? as u8,
+        rounding: number,
+        integral: whole,
+        flush: m.ftz,
+        saturate: m.sat,
+        relu: m.relu,
+        finite: m.finite,
+        pair,
+    };
+    Some(conversion.select())
+}
+
+fn select_direct(to: &str, from: &str, m: Modifiers<'_>) -> Option<Selected> {
+    let from_float = !from.starts_with(['s', 'u']);
+    let to_float = !to.starts_with(['s', 'u']);
+    // The direct forms know `.sat` and `.relu` where compilers use them.
+    let saturates = match (from, to, m.rounding) {
+        ("f32" | "f16" | "bf16", "f32", "") => !m.ftz || from == "f32",
+        ("f32", "f16", "rn") => true,
+        (_, "f32", "rn") => !from_float,
+        _ => !to_float && !from_float,
+    };
+    if (m.sat && !saturates && to_float)
+        || (m.relu && !(from == "f32" && to.ends_with("f16") && !m.sat))
+    {
+        return None;
+    }
     if let Some(selected) = frequent(to, from, m) {
         return Some(selected);
     }
@@ -330,21 +426,56 @@ fn half<S: Float + Real>(name: &str, to: &str, m: Modifiers<'_>) -> Option<Selec
 
 /// `cvt.<m>.<to>.f32 d, a, b`: a becomes the upper half, b the lower.
 pub(crate) fn select_packed(to: &str, m: Modifiers<'_>) -> Option<Selected> {
+    let element = to.strip_suffix("x2")?;
+    if m.finite || m.ftz || m.sat {
+        return select_soft(element, "f32", Pair::Apart, m);
+    }
     Some(match (to, m.rounding, m.relu) {
-        ("bf16x2", "rn", false) => binary(|a: f32, b: f32| Bf16(b).put() | Bf16(a).put() << 16),
-        ("bf16x2", "rn", true) => {
-            binary(|a: f32, b: f32| Bf16(relu(b)).put() | Bf16(relu(a)).put() << 16)
-        }
-        ("bf16x2", "rz", false) => {
-            op::rare::binary(|a: f32, b: f32| f32_to_bf16_rz(b) | f32_to_bf16_rz(a) << 16)
-        }
-        ("f16x2", "rn", false) => binary(|a: f32, b: f32| F16(b).put() | F16(a).put() << 16),
-        ("f16x2", "rn", true) => {
-            op::rare::binary(|a: f32, b: f32| F16(relu(b)).put() | F16(relu(a)).put() << 16)
-        }
-        ("f16x2", "rz", false) => {
-            op::rare::binary(|a: f32, b: f32| f32_to_f16_rz(b) | f32_to_f16_rz(a) << 16)
-        }
+        ("bf16x2", "rn", false) => op::binary(|a: f32, b: f32| Bf16(b).put() | Bf16(a).put() << 16),
+        ("f16x2", "rn", false) => op::binary(|a: f32, b: f32| F16(b).put() | F16(a).put() << 16),
+        _ => return select_soft(element, "f32", Pair::Apart, m),
+    })
+}
+
+/// `cvt.<m>.<to>x2.<from>x2`
+pub(crate) fn select_pair(to: &str, from: &str, m: Modifiers<'_>) -> Option<Selected> {
+    if m.ftz || m.sat {
+        return None;
+    }
+    let (to, from) = (to.strip_suffix("x2")?, from.strip_suffix("x2")?);
+    select_soft(to, from, Pair::Packed, m)
+}
+
+/// `cvt.pack.sat.<to>.s32[.b32] d, a, b[, c]`: a and b, saturated to a type of 2 to 16 bits, a above b; the low half of
+/// `c` is moved above them.
+pub(crate) fn select_pack(to: &str, chained: bool) -> Option<Selected> {
+    use op::rare::{binary, ternary};
+    Some(match (to, chained) {
+        ("u16", false) => binary(|a: i32, b: i32| pack(a, b, 0, 16, false)),
+        ("s16", false) => binary(|a: i32, b: i32| pack(a, b, 0, 16, true)),
+        ("u8", false) => binary(|a: i32, b: i32| pack(a, b, 0, 8, false)),
+        ("s8", false) => binary(|a: i32, b: i32| pack(a, b, 0, 8, true)),
+        ("u8", true) => ternary(|a: i32, b: i32, c: u32| pack(a, b, c, 8, false)),
+        ("s8", true) => ternary(|a: i32, b: i32, c: u32| pack(a, b, c, 8, true)),
+        ("u4", true) => ternary(|a: i32, b: i32, c: u32| pack(a, b, c, 4, false)),
+        ("s4", true) => ternary(|a: i32, b: i32, c: u32| pack(a, b, c, 4, true)),
+        ("u2", true) => ternary(|a: i32, b: i32, c: u32| pack(a, b, c, 2, false)),
+        ("s2", true) => ternary(|a: i32, b: i32, c: u32| pack(a, b, c, 2, true)),
         _ => return None,
     })
+}
+
+fn pack(a: i32, b: i32, c: u32, bits: u32, signed: bool) -> u32 {
+    let (low, high) = if signed {
+        (-1i64 << (bits - 1), (1i64 << (bits - 1)) - 1)
+    } else {
+        (0, (1i64 << bits) - 1)
+    };
+    let one = |x: i32| (i64::from(x).clamp(low, high) as u32) & (u32::MAX >> (32 - bits));
+    let pair = one(b) | one(a) << bits;
+    if bits == 16 {
+        pair
+    } else {
+        pair | c << (2 * bits)
+    }
 }

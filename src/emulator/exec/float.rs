@@ -59,7 +59,7 @@ const CANONICAL_NAN: u32 = 0x7fff_ffff;
 
 /// PTX `max`: a NaN operand loses, and +0 is larger than -0.
 #[inline(always)]
-fn max(a: f32, b: f32) -> f32 {
+pub(super) fn max(a: f32, b: f32) -> f32 {
     let ordered = if a > b {
         a
     } else if b > a {
@@ -78,7 +78,7 @@ fn max(a: f32, b: f32) -> f32 {
 
 /// PTX `min`: a NaN operand loses, and -0 is smaller than +0.
 #[inline(always)]
-fn min(a: f32, b: f32) -> f32 {
+pub(super) fn min(a: f32, b: f32) -> f32 {
     let ordered = if a < b {
         a
     } else if b < a {
@@ -140,52 +140,44 @@ fn min64(a: f64, b: f64) -> f64 {
     }
 }
 
-/// `add`, `sub`, `mul` and `fma` of f32 that do not round to nearest.
-fn select_directed<F: Fn(f32, f32, f32) -> f32 + Copy>(
-    base: &str,
-    operands: usize,
-    m: Modifiers,
-    f: F,
-) -> Option<Selected> {
-    Some(match (base, operands) {
-        ("add", 2) => directed2(m, move |a, b| f(a, 1.0, b)),
-        ("sub", 2) => directed2(m, move |a, b| f(a, 1.0, -b)),
-        // A zero of the product's sign changes nothing.
-        ("mul", 2) => directed2(m, move |a, b| f(a, b, 0f32.copysign(a) * 1f32.copysign(b))),
-        ("fma", 3) if m.ftz => rare::ternary(move |a: Ftz, b: Ftz, c: Ftz| Ftz(f(a.0, b.0, c.0))),
-        ("fma", 3) => rare::ternary(f),
+/// `fma` of f32 that does not round to nearest, and without `.sat`: the ones that library code runs often.
+fn select_directed(base: &str, operands: usize, m: Modifiers) -> Option<Selected> {
+    if (base, operands) != ("fma", 3) || m.ftz || m.sat {
+        return None;
+    }
+    Some(match m.directed? {
+        Directed::Zero => rare::ternary(|a, b, c| fma_directed(a, b, c, Directed::Zero)),
+        Directed::Down => rare::ternary(|a, b, c| fma_directed(a, b, c, Directed::Down)),
+        Directed::Up => rare::ternary(|a, b, c| fma_directed(a, b, c, Directed::Up)),
+    })
+}
+
+/// `neg.ftz` and `abs.ftz` of the 16-bit formats that have it.
+pub(crate) fn flushed_sign(base: &str, ty: &str) -> Option<Selected> {
+    fn flush(half: u32) -> u32 {
+        if half & 0x7c00 == 0 {
+            half & 0x8000
+        } else {
+            half
+        }
+    }
+    fn both(a: u32) -> u32 {
+        flush(a & 0xffff) | flush(a >> 16) << 16
+    }
+    Some(match (base, ty) {
+        ("neg", "f16") => rare::unary(|a: u16| flush(u32::from(a)) as u16 ^ 0x8000),
+        ("abs", "f16") => rare::unary(|a: u16| flush(u32::from(a)) as u16 & 0x7fff),
+        ("neg", "f16x2") => rare::unary(|a: u32| both(a) ^ 0x8000_8000),
+        ("abs", "f16x2") => rare::unary(|a: u32| both(a) & 0x7fff_7fff),
         _ => return None,
     })
 }
 
-fn directed2<F: Fn(f32, f32) -> f32 + Copy>(m: Modifiers, f: F) -> Selected {
-    if m.ftz {
-        rare::binary(move |a: Ftz, b: Ftz| Ftz(f(a.0, b.0)))
-    } else {
-        rare::binary(f)
-    }
-}
-
-/// [`select_directed`] for the rounding that `m` asks for.
-fn select_rounded(base: &str, ty: &str, operands: usize, m: Modifiers) -> Option<Selected> {
-    if ty != "f32" || m.sat {
-        return None;
-    }
-    match m.directed? {
-        Directed::Zero => select_directed(base, operands, m, |a, b, c| {
-            fma_directed(a, b, c, Directed::Zero)
-        }),
-        Directed::Down => select_directed(base, operands, m, |a, b, c| {
-            fma_directed(a, b, c, Directed::Down)
-        }),
-        Directed::Up => select_directed(base, operands, m, |a, b, c| {
-            fma_directed(a, b, c, Directed::Up)
-        }),
-    }
-}
-
 /// One-operand instruction.
 pub(crate) fn select1(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
+    if m.directed.is_some() {
+        return None;
+    }
     Some(match (base, ty) {
         ("neg", "f32") => f1(m, |a| -a),
         ("abs", "f32") => f1(m, f32::abs),
@@ -223,7 +215,7 @@ pub(crate) fn select1(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
 /// Two-operand instruction.
 pub(crate) fn select2(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
     if m.directed.is_some() {
-        return select_rounded(base, ty, 2, m);
+        return None;
     }
     Some(match (base, ty) {
         ("add", "f32") => f2_sat(m, |a, b| a + b),
@@ -246,35 +238,23 @@ pub(crate) fn select2(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
         ("add", "f16") => rare::binary(|a: F16, b: F16| F16(a.0 + b.0)),
         ("sub", "f16") => rare::binary(|a: F16, b: F16| F16(a.0 - b.0)),
         ("mul", "f16") => rare::binary(|a: F16, b: F16| F16(a.0 * b.0)),
-        ("max", "f16") if !m.nan => rare::binary(|a: F16, b: F16| F16(max(a.0, b.0))),
-        ("min", "f16") if !m.nan => rare::binary(|a: F16, b: F16| F16(min(a.0, b.0))),
-        ("max", "f16") => rare::binary(|a: F16, b: F16| F16(nan_or(a.0, b.0, max(a.0, b.0)))),
-        ("min", "f16") => rare::binary(|a: F16, b: F16| F16(nan_or(a.0, b.0, min(a.0, b.0)))),
+        ("max", "f16") => rare::binary(|a: F16, b: F16| F16(max(a.0, b.0))),
+        ("min", "f16") => rare::binary(|a: F16, b: F16| F16(min(a.0, b.0))),
         ("add", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(a.0 + b.0)),
         ("sub", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(a.0 - b.0)),
         ("mul", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(a.0 * b.0)),
-        ("max", "bf16") if !m.nan => rare::binary(|a: Bf16, b: Bf16| Bf16(max(a.0, b.0))),
-        ("min", "bf16") if !m.nan => rare::binary(|a: Bf16, b: Bf16| Bf16(min(a.0, b.0))),
-        ("max", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(nan_or(a.0, b.0, max(a.0, b.0)))),
-        ("min", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(nan_or(a.0, b.0, min(a.0, b.0)))),
+        ("max", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(max(a.0, b.0))),
+        ("min", "bf16") => rare::binary(|a: Bf16, b: Bf16| Bf16(min(a.0, b.0))),
         ("add", "f16x2") => binary(|a: F16x2, b: F16x2| F16x2(a.0 + b.0, a.1 + b.1)),
         ("sub", "f16x2") => binary(|a: F16x2, b: F16x2| F16x2(a.0 - b.0, a.1 - b.1)),
         ("mul", "f16x2") => binary(|a: F16x2, b: F16x2| F16x2(a.0 * b.0, a.1 * b.1)),
-        ("max", "f16x2") if !m.nan => {
-            rare::binary(|a: F16x2, b: F16x2| F16x2(max(a.0, b.0), max(a.1, b.1)))
-        }
-        ("min", "f16x2") if !m.nan => {
-            rare::binary(|a: F16x2, b: F16x2| F16x2(min(a.0, b.0), min(a.1, b.1)))
-        }
+        ("max", "f16x2") => rare::binary(|a: F16x2, b: F16x2| F16x2(max(a.0, b.0), max(a.1, b.1))),
+        ("min", "f16x2") => rare::binary(|a: F16x2, b: F16x2| F16x2(min(a.0, b.0), min(a.1, b.1))),
         ("add", "bf16x2") => binary(|a: Bf16x2, b: Bf16x2| Bf16x2(a.0 + b.0, a.1 + b.1)),
         ("sub", "bf16x2") => binary(|a: Bf16x2, b: Bf16x2| Bf16x2(a.0 - b.0, a.1 - b.1)),
         ("mul", "bf16x2") => binary(|a: Bf16x2, b: Bf16x2| Bf16x2(a.0 * b.0, a.1 * b.1)),
-        ("max", "bf16x2") if !m.nan => {
-            binary(|a: Bf16x2, b: Bf16x2| Bf16x2(max(a.0, b.0), max(a.1, b.1)))
-        }
-        ("min", "bf16x2") if !m.nan => {
-            binary(|a: Bf16x2, b: Bf16x2| Bf16x2(min(a.0, b.0), min(a.1, b.1)))
-        }
+        ("max", "bf16x2") => binary(|a: Bf16x2, b: Bf16x2| Bf16x2(max(a.0, b.0), max(a.1, b.1))),
+        ("min", "bf16x2") => binary(|a: Bf16x2, b: Bf16x2| Bf16x2(min(a.0, b.0), min(a.1, b.1))),
         _ => return None,
     })
 }
@@ -282,7 +262,11 @@ pub(crate) fn select2(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
 /// Three-operand instruction.
 pub(crate) fn select3(base: &str, ty: &str, m: Modifiers) -> Option<Selected> {
     if m.directed.is_some() {
-        return select_rounded(base, ty, 3, m);
+        return if ty == "f32" {
+            select_directed(base, 3, m)
+        } else {
+            None
+        };
     }
     Some(match (base, ty) {
         ("fma" | "mad", "f32") => f3_sat(m, f32::mul_add),

@@ -14,16 +14,6 @@ pub(crate) fn f32_to_bf16(x: f32) -> u32 {
     if x.is_nan() { 0x7fff } else { rounded }
 }
 
-/// f32 to bf16 bits, towards zero.
-#[inline(always)]
-pub(crate) fn f32_to_bf16_rz(x: f32) -> u32 {
-    if x.is_nan() {
-        0x7fff
-    } else {
-        x.to_bits() >> 16
-    }
-}
-
 /// f16 bits (low half of `bits`) to f32.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u32) -> f32 {
@@ -65,20 +55,6 @@ pub(crate) fn f32_to_f16(x: f32) -> u32 {
     } else {
         sign | value
     }
-}
-
-/// f32 to f16 bits, towards zero; finite values too large become 65504.
-#[inline(always)]
-pub(crate) fn f32_to_f16_rz(x: f32) -> u32 {
-    let magnitude = f32::from_bits(x.to_bits() & 0x7fff_ffff);
-    if x.is_nan() {
-        return 0x7fff;
-    }
-    let mut value = f32_to_f16(magnitude);
-    if magnitude.is_finite() && f16_to_f32(value) > magnitude {
-        value -= 1;
-    }
-    value | (x.to_bits() >> 16 & 0x8000)
 }
 
 /// `a + b` in f64, rounded to odd: an inexact sum gets a set last bit, so that a later rounding to fewer bits sees on which

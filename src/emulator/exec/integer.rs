@@ -1,5 +1,6 @@
 //! Integer arithmetic, bit manipulation and logic.
 
+use super::integer_rare;
 use super::op::{Selected, binary, predicate, rare, ternary, unary};
 
 /// Two-operand instruction `base.ty` without modifiers that change its meaning.
@@ -106,7 +107,7 @@ pub(crate) fn select2(base: &str, ty: &str) -> Option<Selected> {
             if a >= 32 { 0 } else { ones << a }
         }),
         ("bmsk.wrap", "b32") => rare::binary(|a: u32, b: u32| ((1 << (b & 31)) - 1) << (a & 31)),
-        _ => return None,
+        _ => return integer_rare::select2(base, ty),
     })
 }
 
@@ -238,7 +239,7 @@ pub(crate) fn select3(base: &str, ty: &str) -> Option<Selected> {
                 sum.wrapping_add(i32::from((a >> (8 * i)) as i8) * i32::from((b >> (8 * i)) as i8))
             })
         }),
-        _ => return None,
+        _ => return integer_rare::select3(base, ty),
     })
 }
 

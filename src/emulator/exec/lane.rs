@@ -7,6 +7,12 @@ use crate::emulator::ptx::RegClass;
 
 /// The bits of a register lane.
 pub(crate) trait Raw: Copy {
+    /// Its width.
+    const WIDTH: u32;
+    /// Zero-extended to 64 bits.
+    fn wide(self) -> u64;
+    /// The low bits.
+    fn of(value: u64) -> Self;
     /// Writes the lanes of the warp's mask.
     ///
     /// # Safety
@@ -15,6 +21,15 @@ pub(crate) trait Raw: Copy {
 }
 
 impl Raw for u32 {
+    const WIDTH: u32 = 32;
+    #[inline(always)]
+    fn wide(self) -> u64 {
+        self.into()
+    }
+    #[inline(always)]
+    fn of(value: u64) -> u32 {
+        value as u32
+    }
     #[inline(always)]
     unsafe fn write(warp: &mut Warp, slot: u32, value: &[u32; LANES]) {
         // SAFETY: passed on to the caller.
@@ -23,6 +38,15 @@ impl Raw for u32 {
 }
 
 impl Raw for u64 {
+    const WIDTH: u32 = 64;
+    #[inline(always)]
+    fn wide(self) -> u64 {
+        self
+    }
+    #[inline(always)]
+    fn of(value: u64) -> u64 {
+        value
+    }
     #[inline(always)]
     unsafe fn write(warp: &mut Warp, slot: u32, value: &[u64; LANES]) {
         // SAFETY: passed on to the caller.

@@ -17,6 +17,7 @@ pub(crate) mod float;
 pub(crate) mod float16;
 mod host_call;
 pub(crate) mod integer;
+mod integer_rare;
 mod lane;
 pub(crate) mod load_store;
 pub(crate) mod matrix;
@@ -26,6 +27,8 @@ pub(crate) mod ops_extra;
 mod output;
 mod pool;
 pub(crate) mod shuffle;
+pub(crate) mod soft_float;
+pub(crate) mod soft_ops;
 mod traffic;
 pub(crate) mod warp;
 

@@ -1,55 +1,30 @@
 //! Instructions that do not fit the unary-to-ternary mould.
 
 use super::integer::{insert_u64, lop3};
-use super::lane::{Lane, Raw};
+use super::lane::Raw;
 use super::op::Op;
 use super::warp::{Ins, LANES, Warp};
 use std::marker::PhantomData;
 
-/// A register lane of 32 or 64 bits.
-pub(crate) trait Word: Lane {
-    const WIDTH: u32;
-    fn wide(bits: Self::Bits) -> u64;
-    fn of(value: u64) -> Self::Bits;
-}
-
-macro_rules! words {
-    ($($ty:ty)*) => {$(
-        impl Word for $ty {
-            const WIDTH: u32 = <$ty>::BITS;
-            #[inline(always)]
-            fn wide(bits: $ty) -> u64 { bits.into() }
-            #[inline(always)]
-            fn of(value: u64) -> $ty { value as $ty }
-        }
-    )*};
-}
-words! { u32 u64 }
-
 /// `bfi`. `ops`: d, a, b, position, length.
 pub(crate) struct Insert<T>(PhantomData<T>);
-impl<T: Word> Op for Insert<T> {
+impl<T: Raw> Op for Insert<T> {
     #[inline(always)]
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction.
         let ins = unsafe { &*ip };
         // SAFETY: the operands are slots of 32 lanes.
-        let (a, b) = unsafe {
-            (
-                warp.read::<T::Bits>(ins.ops[1]),
-                warp.read::<T::Bits>(ins.ops[2]),
-            )
-        };
+        let (a, b) = unsafe { (warp.read::<T>(ins.ops[1]), warp.read::<T>(ins.ops[2])) };
         // SAFETY: as above.
         let (position, length) =
             unsafe { (warp.read::<u32>(ins.ops[3]), warp.read::<u32>(ins.ops[4])) };
-        let mut value = [T::ZERO; LANES];
+        let mut value = [T::of(0); LANES];
         for lane in 0..LANES {
-            let (a, b) = (T::wide(a[lane]), T::wide(b[lane]));
+            let (a, b) = (a[lane].wide(), b[lane].wide());
             value[lane] = T::of(insert_u64(a, b, position[lane], length[lane], T::WIDTH));
         }
         // SAFETY: the first operand is the destination.
-        unsafe { T::Bits::write(warp, ins.ops[0], &value) };
+        unsafe { T::write(warp, ins.ops[0], &value) };
         ip.wrapping_add(1)
     }
 }
@@ -82,27 +57,22 @@ impl Op for Lop3 {
 /// `add.cc`, `addc[.cc]`, `sub.cc`, `subc[.cc]`. `ops`: d, carry out, a, b, carry in. The carry of a subtraction is its
 /// borrow.
 pub(crate) struct Carry<T, const SUBTRACT: bool, const USES: bool>(PhantomData<T>);
-impl<T: Word, const SUBTRACT: bool, const USES: bool> Op for Carry<T, SUBTRACT, USES> {
+impl<T: Raw, const SUBTRACT: bool, const USES: bool> Op for Carry<T, SUBTRACT, USES> {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction.
         let ins = unsafe { &*ip };
         // SAFETY: the operands are slots of 32 lanes.
-        let (a, b) = unsafe {
-            (
-                warp.read::<T::Bits>(ins.ops[2]),
-                warp.read::<T::Bits>(ins.ops[3]),
-            )
-        };
+        let (a, b) = unsafe { (warp.read::<T>(ins.ops[2]), warp.read::<T>(ins.ops[3])) };
         let carry_in = if USES {
             // SAFETY: the last operand is a predicate.
             unsafe { warp.pred(ins.ops[4]) }
         } else {
             0
         };
-        let mut value = [T::ZERO; LANES];
+        let mut value = [T::of(0); LANES];
         let mut carry_out = 0u32;
         for lane in 0..LANES {
-            let (a, b) = (u128::from(T::wide(a[lane])), u128::from(T::wide(b[lane])));
+            let (a, b) = (u128::from(a[lane].wide()), u128::from(b[lane].wide()));
             let carry = u128::from(carry_in >> lane & 1);
             let wide = if SUBTRACT {
                 a.wrapping_sub(b).wrapping_sub(carry)
@@ -113,22 +83,52 @@ impl<T: Word, const SUBTRACT: bool, const USES: bool> Op for Carry<T, SUBTRACT, 
             carry_out |= ((wide >> T::WIDTH & 1) as u32) << lane;
         }
         // SAFETY: the first operand is the destination, the second a predicate.
-        unsafe { T::Bits::write(warp, ins.ops[0], &value) };
+        unsafe { T::write(warp, ins.ops[0], &value) };
         // SAFETY: as above.
         unsafe { warp.set_pred(ins.ops[1], carry_out) };
         ip.wrapping_add(1)
     }
 }
 
-/// `%clock`, `%clock64` and `%globaltimer`: instructions that this warp has issued, so that runs repeat.
-pub(crate) struct Clock<T>(PhantomData<T>);
-impl<T: Word> Op for Clock<T> {
+/// `lop3.or` and `lop3.and`: also a predicate of whether any bit is set, combined with q. `ops`: d, p, a, b, c, q; `imm`:
+/// truth table; `ext`: 1 for and.
+pub(crate) struct Lop3Test;
+impl Op for Lop3Test {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction.
         let ins = unsafe { &*ip };
-        let now = T::of(warp.counters.warp_instructions);
+        // SAFETY: the operands are slots of 32 lanes.
+        let (a, b, c) = unsafe {
+            (
+                warp.read::<u32>(ins.ops[2]),
+                warp.read::<u32>(ins.ops[3]),
+                warp.read::<u32>(ins.ops[4]),
+            )
+        };
+        // SAFETY: the operand is a predicate.
+        let q = unsafe { warp.pred(ins.ops[5]) };
+        let value: [u32; LANES] =
+            std::array::from_fn(|lane| lop3(a[lane], b[lane], c[lane], ins.imm as u32));
+        let any = (0..LANES).fold(0, |bits, lane| bits | u32::from(value[lane] != 0) << lane);
         // SAFETY: the first operand is the destination.
-        unsafe { T::Bits::write(warp, ins.ops[0], &[now; LANES]) };
+        unsafe { warp.write32(ins.ops[0], &value) };
+        let p = if ins.ext == 1 { any & q } else { any | q };
+        // SAFETY: the second operand is a predicate.
+        unsafe { warp.set_pred(ins.ops[1], p) };
+        ip.wrapping_add(1)
+    }
+}
+
+/// `%clock`, `%clock64` and `%globaltimer`, or their upper halves: instructions that this warp has issued, so that runs
+/// repeat. `imm`: bits to shift right.
+pub(crate) struct Clock<T>(PhantomData<T>);
+impl<T: Raw> Op for Clock<T> {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        let now = T::of(warp.counters.warp_instructions >> (ins.imm & 63));
+        // SAFETY: the first operand is the destination.
+        unsafe { T::write(warp, ins.ops[0], &[now; LANES]) };
         ip.wrapping_add(1)
     }
 }

@@ -423,6 +423,12 @@ impl Lowering<'_> {
                 }
                 self.push(control::nothing(), vec![], vec![]);
             }
+            // Cache policies change nothing here.
+            "createpolicy" if ty == "b64" && !o.is_empty() => {
+                let zero = self.bits(0, RegClass::B64);
+                let dst = self.destination(&o[0], RegClass::B64)?;
+                self.copy(dst, zero);
+            }
             "nanosleep" => {
                 self.push(control::sleep(), vec![], vec![]);
             }
@@ -509,6 +515,24 @@ impl Lowering<'_> {
                 inst.pure = true;
                 inst.imm = (table.bits(4) & 255) as i64;
             }
+            "lop3" if matches!(modifiers, ["or"] | ["and"]) && ty == "b32" => {
+                let [Operand::Pair(d, p), a, b, c, Operand::Literal(table), q] = o else {
+                    return Err("lop3 takes a pair, three sources, a table and a predicate".into());
+                };
+                let mut srcs = Vec::new();
+                for operand in [a, b, c] {
+                    srcs.push(self.source(operand, RegClass::B32)?);
+                }
+                srcs.push(self.source(q, RegClass::Pred)?);
+                let dsts = vec![
+                    self.destination(d, RegClass::B32)?,
+                    self.destination(p, RegClass::Pred)?,
+                ];
+                let inst = self.push(op::plain_handler::<ops_extra::Lop3Test>(), dsts, srcs);
+                inst.pure = true;
+                inst.imm = (table.bits(4) & 255) as i64;
+                inst.ext = u32::from(modifiers == ["and"]);
+            }
             "add" | "addc" | "sub" | "subc" | "mad" | "madc"
                 if base.ends_with('c') || modifiers.contains(&"cc") =>
             {
@@ -549,18 +573,34 @@ impl Lowering<'_> {
     }
 
     fn lower_cvt(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        if let ["pack", "sat", to, "s32", chain @ ..] = rest {
+            let chained = match chain {
+                [] => false,
+                ["b32"] => true,
+                _ => return Err(String::new()),
+            };
+            let selected = convert::select_pack(to, chained).ok_or("")?;
+            return self.arithmetic(selected, o);
+        }
         let [modifiers @ .., to, from] = rest else {
             return Err(String::new());
         };
         let mut m = convert::Modifiers::default();
         for part in modifiers {
             match *part {
-                "rn" | "rz" | "rm" | "rp" | "rni" | "rzi" | "rmi" | "rpi" => m.rounding = part,
+                "rn" | "rz" | "rm" | "rp" | "rna" | "rni" | "rzi" | "rmi" | "rpi" => {
+                    m.rounding = part;
+                }
+                "satfinite" => m.finite = true,
                 "ftz" => m.ftz = true,
                 "sat" => m.sat = true,
                 "relu" => m.relu = true,
                 _ => return Err(String::new()),
             }
+        }
+        if to.ends_with("x2") && from.ends_with("x2") {
+            let selected = convert::select_pair(to, from, m).ok_or("")?;
+            return self.arithmetic(selected, o);
         }
         if let [d, a, b] = o {
             if *from != "f32" {

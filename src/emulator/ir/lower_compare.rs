@@ -7,6 +7,9 @@ use crate::emulator::ptx::{Operand, RegClass};
 impl Lowering<'_> {
     /// `setp.cmp[.bool][.ftz].type p[|q], a, b[, [!]c]`
     pub(super) fn setp(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        if let Some(element) = rest.last().and_then(|ty| ty.strip_suffix("x2")) {
+            return self.setp_pair(rest, element, o);
+        }
         let ([d, a, b], c) = match o {
             [d, a, b] => ([d, a, b], None),
             [d, a, b, c] => ([d, a, b], Some(c)),
@@ -78,14 +81,50 @@ impl Lowering<'_> {
         Ok(result)
     }
 
+    /// `setp.cmp[.bool].f16x2 p|q, a, b[, [!]c]`: p for the lower halves, q for the upper ones.
+    fn setp_pair(&mut self, rest: &[&str], element: &str, o: &[Operand]) -> Result<(), Refusal> {
+        let [Operand::Pair(p, q), a, b, more @ ..] = o else {
+            return Err("a comparison of pairs takes a pair of predicates and two operands".into());
+        };
+        let [head @ .., _] = rest else {
+            return Err("the comparison is incomplete".into());
+        };
+        let mut parts = head.to_vec();
+        parts.push(element);
+        let (a, b) = (self.halves_of(a)?, self.halves_of(b)?);
+        for (target, half) in [(p, 0), (q, 1)] {
+            let mut operands = vec![
+                (**target).clone(),
+                Operand::Reg(a[half]),
+                Operand::Reg(b[half]),
+            ];
+            operands.extend_from_slice(more);
+            self.setp(&parts, &operands)?;
+        }
+        Ok(())
+    }
+
+    /// Lower and upper half of a 32-bit operand.
+    fn halves_of(&mut self, operand: &Operand) -> Result<[u32; 2], Refusal> {
+        let src = self.source(operand, RegClass::B32)?;
+        let halves = [self.temporary(RegClass::B16), self.temporary(RegClass::B16)];
+        self.pure(op::unary(|a: u32| a & 0xffff), halves[0], vec![src]);
+        self.pure(op::unary(|a: u32| a >> 16), halves[1], vec![src]);
+        Ok(halves)
+    }
+
     /// `set.cmp[.bool][.ftz].dtype.stype d, a, b[, [!]c]`
     pub(super) fn set(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
         let [head @ .., to, from] = rest else {
             return Err("the comparison is incomplete".into());
         };
-        let true_bits = match *to {
-            "f32" => u64::from(1f32.to_bits()),
-            "u32" | "s32" => u64::from(u32::MAX),
+        let (true_bits, class) = match *to {
+            "f32" => (u64::from(1f32.to_bits()), RegClass::B32),
+            "u32" | "s32" => (u64::from(u32::MAX), RegClass::B32),
+            "u16" | "s16" => (0xffff, RegClass::B16),
+            "f16" => (0x3c00, RegClass::B16),
+            "bf16" => (0x3f80, RegClass::B16),
+            "f16x2" | "bf16x2" => return self.set_pair(head, to, from, o),
             _ => return Err(format!("a result of type `{to}` is not implemented")),
         };
         let p = self.temporary(RegClass::Pred);
@@ -98,13 +137,40 @@ impl Lowering<'_> {
             .ok_or("set takes three or four operands")?;
         operands[0] = Operand::Reg(p);
         self.setp(&parts, &operands)?;
-        let srcs = vec![
-            self.bits(true_bits, RegClass::B32),
-            self.bits(0, RegClass::B32),
-            p,
-        ];
-        let dst = self.destination(&d, RegClass::B32)?;
+        let srcs = vec![self.bits(true_bits, class), self.bits(0, class), p];
+        let dst = self.destination(&d, class)?;
         self.pure(op::handler::<op::Select<u32>>(), dst, srcs);
         Ok(())
+    }
+
+    /// `set` of two halves at once.
+    fn set_pair(
+        &mut self,
+        head: &[&str],
+        to: &str,
+        from: &str,
+        o: &[Operand],
+    ) -> Result<(), Refusal> {
+        let (Some(element), Some(from)) = (to.strip_suffix("x2"), from.strip_suffix("x2")) else {
+            return Err(format!("a result of type `{to}` needs packed operands"));
+        };
+        let [d, a, b, more @ ..] = o else {
+            return Err("set takes three or four operands".into());
+        };
+        let (a, b) = (self.halves_of(a)?, self.halves_of(b)?);
+        let mut parts = head.to_vec();
+        parts.extend([element, from]);
+        let results = [self.temporary(RegClass::B16), self.temporary(RegClass::B16)];
+        for half in 0..2 {
+            let mut operands = vec![
+                Operand::Reg(results[half]),
+                Operand::Reg(a[half]),
+                Operand::Reg(b[half]),
+            ];
+            operands.extend_from_slice(more);
+            self.set(&parts, &operands)?;
+        }
+        let results = results.map(Operand::Reg);
+        self.lower_mov("b32", &[d.clone(), Operand::Vector(results.to_vec())])
     }
 }

@@ -4,21 +4,21 @@ use super::Constant;
 use super::lower::{Lowering, Refusal, Widening};
 use super::names::class_of;
 use crate::emulator::exec::access::{NARROW_ADDRESS, space};
-use crate::emulator::exec::{async_copy, atomics, load_store, matrix};
+use crate::emulator::exec::{async_copy, load_store, matrix};
 use crate::emulator::ptx::{AddressBase, Operand, RegClass, VarSpace};
 
 /// Marks the first entry of a two-entry instruction.
-const TWO_ENTRIES: u32 = 1 << 31;
+pub(super) const TWO_ENTRIES: u32 = 1 << 31;
 
 /// An address operand: register, offset, and whether the register has 32 bits.
-struct Address {
-    register: u32,
-    offset: i64,
-    narrow: u32,
+pub(super) struct Address {
+    pub(super) register: u32,
+    pub(super) offset: i64,
+    pub(super) narrow: u32,
 }
 
 impl Lowering<'_> {
-    fn address(&mut self, operand: &Operand) -> Result<Address, Refusal> {
+    pub(super) fn address(&mut self, operand: &Operand) -> Result<Address, Refusal> {
         let Operand::Address(base, offset) = operand else {
             return Err("an address is needed".into());
         };
@@ -65,16 +65,15 @@ impl Lowering<'_> {
         for part in modifiers {
             match *part {
                 "global" | "const" => found = space::GLOBAL,
-                "shared" | "shared::cta" => found = space::SHARED,
+                "shared" | "shared::cta" | "shared::cluster" => found = space::SHARED,
                 "local" => found = space::LOCAL,
                 "param" | "param::entry" | "param::func" => found = space::PARAM,
                 "v2" => count = 2,
                 "v4" => count = 4,
                 "weak" | "relaxed" | "acquire" | "release" | "volatile" | "mmio" => {}
                 "cta" | "cluster" | "gpu" | "sys" => {}
-                "nc" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" => {}
-                hint if hint.starts_with("L1::")
-                    || (hint.starts_with("L2::") && hint != "L2::cache_hint") => {}
+                "nc" | "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "unified" => {}
+                hint if hint.starts_with("L1::") || hint.starts_with("L2::") => {}
                 unknown => return Err(format!("the modifier `.{unknown}` is not implemented")),
             }
         }
@@ -91,7 +90,7 @@ impl Lowering<'_> {
 
     pub(super) fn lower_load(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
         let (mut found, ty, mut count) = self.access(rest)?;
-        let [d, source] = o else {
+        let [d, source] = without_hint(rest, o, 2) else {
             return Err("a load takes a destination and an address".into());
         };
         if self.on_stack(found, source) {
@@ -203,7 +202,7 @@ impl Lowering<'_> {
 
     pub(super) fn lower_store(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
         let (mut found, ty, mut count) = self.access(rest)?;
-        let [target, value] = o else {
+        let [target, value] = without_hint(rest, o, 2) else {
             return Err("a store takes an address and a value".into());
         };
         if self.on_stack(found, target) {
@@ -235,59 +234,6 @@ impl Lowering<'_> {
         let inst = self.push(handler, vec![], srcs);
         inst.imm = address.offset;
         inst.ext = found | address.narrow;
-        Ok(())
-    }
-
-    pub(super) fn lower_atomic(
-        &mut self,
-        returns: bool,
-        rest: &[&str],
-        o: &[Operand],
-    ) -> Result<(), Refusal> {
-        let [modifiers @ .., ty] = rest else {
-            return Err("the type is missing".into());
-        };
-        let (mut found, mut operation) = (space::GENERIC, "");
-        for part in modifiers {
-            match *part {
-                "global" => found = space::GLOBAL,
-                "shared" | "shared::cta" => found = space::SHARED,
-                "relaxed" | "acquire" | "release" | "acq_rel" | "volatile" | "noftz" => {}
-                "cta" | "cluster" | "gpu" | "sys" => {}
-                "add" | "min" | "max" | "inc" | "dec" | "and" | "or" | "xor" | "exch" | "cas" => {
-                    operation = part
-                }
-                unknown => return Err(format!("the modifier `.{unknown}` is not implemented")),
-            }
-        }
-        let handler = atomics::select(operation, ty)
-            .ok_or_else(|| format!("the atomic operation `{operation}.{ty}` is not implemented"))?;
-        let class = class_of(ty).ok_or_else(|| format!("the type `{ty}` is unknown"))?;
-        let operands = if returns {
-            o.get(1..).unwrap_or(&[])
-        } else {
-            o
-        };
-        let wanted = if operation == "cas" { 3 } else { 2 };
-        if operands.len() != wanted {
-            return Err("a wrong number of operands".into());
-        }
-        let address = self.address(&operands[0])?;
-        let mut srcs = vec![address.register, self.source(&operands[1], class)?];
-        srcs.push(if wanted == 3 {
-            self.source(&operands[2], class)?
-        } else {
-            srcs[1]
-        });
-        let dsts = vec![if returns {
-            self.destination(&o[0], class)?
-        } else {
-            self.temporary(class)
-        }];
-        let inst = self.push(handler, dsts, srcs);
-        inst.imm = address.offset;
-        inst.ext = found | address.narrow;
-        inst.early = true;
         Ok(())
     }
 
@@ -426,7 +372,13 @@ impl Lowering<'_> {
     }
 }
 
-fn type_bytes(ty: &str) -> u32 {
+/// The operands without the cache policy that comes last if the instruction takes one.
+pub(super) fn without_hint<'o>(rest: &[&str], o: &'o [Operand], wanted: usize) -> &'o [Operand] {
+    let hinted = rest.contains(&"L2::cache_hint") && o.len() == wanted + 1;
+    if hinted { &o[..wanted] } else { o }
+}
+
+pub(super) fn type_bytes(ty: &str) -> u32 {
     match ty {
         "b8" | "u8" | "s8" => 1,
         other => class_of(other).map_or(0, RegClass::bytes),

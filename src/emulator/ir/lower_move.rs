@@ -18,16 +18,23 @@ impl Lowering<'_> {
             (_, Operand::Special(name))
                 if matches!(
                     &name[..],
-                    "%clock" | "%clock64" | "%clock_hi" | "%globaltimer"
+                    "%clock"
+                        | "%clock64"
+                        | "%clock_hi"
+                        | "%globaltimer"
+                        | "%globaltimer_lo"
+                        | "%globaltimer_hi"
                 ) =>
             {
-                let (handler, class) = match &name[..] {
-                    "%clock" => (op::plain_handler::<ops_extra::Clock<u32>>(), RegClass::B32),
-                    "%clock_hi" => return Err("%clock_hi is not implemented".into()),
-                    _ => (op::plain_handler::<ops_extra::Clock<u64>>(), RegClass::B64),
+                let wide = matches!(&name[..], "%clock64" | "%globaltimer");
+                let (handler, class) = if wide {
+                    (op::plain_handler::<ops_extra::Clock<u64>>(), RegClass::B64)
+                } else {
+                    (op::plain_handler::<ops_extra::Clock<u32>>(), RegClass::B32)
                 };
                 let dst = self.destination(d, class)?;
-                self.push(handler, vec![dst], vec![]);
+                self.push(handler, vec![dst], vec![]).imm =
+                    if name.ends_with("_hi") { 32 } else { 0 };
                 Ok(())
             }
             (Operand::Reg(to), Operand::Reg(from)) if class == RegClass::B128 => {
@@ -71,6 +78,24 @@ impl Lowering<'_> {
                 let parts = [Operand::Reg(low), Operand::Reg(high)];
                 self.pack(class, d, &parts)
             }
+            (RegClass::B16, [low, high]) => {
+                let dst = self.destination(d, RegClass::B16)?;
+                self.pack8(dst, low, high)
+            }
+            (RegClass::B32, [a, b, c, e]) => {
+                let (low, high) = (self.temporary(RegClass::B16), self.temporary(RegClass::B16));
+                self.pack8(low, a, b)?;
+                self.pack8(high, c, e)?;
+                let parts = [Operand::Reg(low), Operand::Reg(high)];
+                self.pack(class, d, &parts)
+            }
+            (RegClass::B128, [a, b, c, e]) => {
+                let (low, high) = (self.temporary(RegClass::B64), self.temporary(RegClass::B64));
+                self.pack(RegClass::B64, &Operand::Reg(low), &[a.clone(), b.clone()])?;
+                self.pack(RegClass::B64, &Operand::Reg(high), &[c.clone(), e.clone()])?;
+                let parts = [Operand::Reg(low), Operand::Reg(high)];
+                self.pack(class, d, &parts)
+            }
             (RegClass::B128, [low, high]) => {
                 let Operand::Reg(register) = d else {
                     return Err("the destination is not a register".into());
@@ -98,6 +123,16 @@ impl Lowering<'_> {
             dst,
             srcs,
         );
+        Ok(())
+    }
+
+    fn pack8(&mut self, dst: u32, low: &Operand, high: &Operand) -> Result<(), Refusal> {
+        let srcs = vec![
+            self.source(low, RegClass::B16)?,
+            self.source(high, RegClass::B16)?,
+        ];
+        let join = op::rare::binary(|a: u32, b: u32| (a & 0xff) | (b & 0xff) << 8);
+        self.pure(join, dst, srcs);
         Ok(())
     }
 
@@ -161,6 +196,33 @@ impl Lowering<'_> {
                     op::unary(|a: u64| (a >> 48) as u16),
                     src,
                 )
+            }
+            (RegClass::B16, [low, high]) => {
+                let src = self.source(a, RegClass::B16)?;
+                let first = op::rare::unary(|a: u32| a & 0xff);
+                piece(self, low, RegClass::B16, first, src)?;
+                let second = op::rare::unary(|a: u32| a >> 8 & 0xff);
+                piece(self, high, RegClass::B16, second, src)
+            }
+            (RegClass::B32, [p0, p1, p2, p3]) => {
+                let src = self.source(a, RegClass::B32)?;
+                let bytes = [
+                    op::rare::unary(|a: u32| a & 0xff),
+                    op::rare::unary(|a: u32| a >> 8 & 0xff),
+                    op::rare::unary(|a: u32| a >> 16 & 0xff),
+                    op::rare::unary(|a: u32| a >> 24),
+                ];
+                for (part, byte) in [p0, p1, p2, p3].into_iter().zip(bytes) {
+                    piece(self, part, RegClass::B16, byte, src)?;
+                }
+                Ok(())
+            }
+            (RegClass::B128, [p0, p1, p2, p3]) => {
+                let (low, high) = (self.temporary(RegClass::B64), self.temporary(RegClass::B64));
+                let halves = [Operand::Reg(low), Operand::Reg(high)];
+                self.unpack(class, &halves, a)?;
+                self.unpack(RegClass::B64, &[p0.clone(), p1.clone()], &halves[0])?;
+                self.unpack(RegClass::B64, &[p2.clone(), p3.clone()], &halves[1])
             }
             (RegClass::B128, [low, high]) => {
                 let Operand::Reg(register) = a else {

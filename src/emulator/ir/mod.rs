@@ -11,6 +11,7 @@ mod alias;
 mod cfg;
 mod emit;
 mod lower;
+mod lower_atomic;
 mod lower_call;
 mod lower_compare;
 mod lower_control;

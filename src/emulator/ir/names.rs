@@ -3,7 +3,8 @@
 use super::Special;
 use crate::emulator::exec::float16::Directed;
 use crate::emulator::exec::op::Selected;
-use crate::emulator::exec::{float, integer};
+use crate::emulator::exec::soft_float::Rounding;
+use crate::emulator::exec::{float, integer, soft_ops};
 use crate::emulator::ptx::RegClass;
 
 /// The register class of values of a type.
@@ -26,49 +27,7 @@ pub(super) fn select_arithmetic(
     operands: usize,
 ) -> Option<Selected> {
     if matches!(ty, "f32" | "f64" | "f16" | "bf16" | "f16x2" | "bf16x2") {
-        let mut m = float::Modifiers::default();
-        for part in modifiers {
-            match *part {
-                "rn" => {}
-                "ftz" => m.ftz = true,
-                "sat" => m.sat = true,
-                "NaN" => m.nan = true,
-                "relu" => m.relu = true,
-                "approx" | "full" => m.approx = true,
-                "rz" => m.directed = Some(Directed::Zero),
-                "rm" => m.directed = Some(Directed::Down),
-                "rp" => m.directed = Some(Directed::Up),
-                _ => return None,
-            }
-        }
-        let takes = |allowed: bool, asked: bool| allowed || !asked;
-        let half = ty != "f32" && ty != "f64";
-        let reciprocal = m.approx && matches!(base, "rcp" | "rsqrt");
-        let known = takes(ty == "f32" || half || reciprocal, m.ftz)
-            && takes(
-                matches!(base, "add" | "sub" | "mul" | "fma" | "mad") && ty == "f32",
-                m.sat,
-            )
-            && takes(matches!(base, "min" | "max"), m.nan)
-            && takes(base == "fma" && half, m.relu)
-            && takes(operands > 2 && ty == "f32", m.directed.is_some())
-            && takes(
-                matches!(
-                    base,
-                    "div" | "rcp" | "sqrt" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh"
-                ),
-                m.approx,
-            );
-        // Subnormals of the 16-bit formats are kept: `.ftz` is refused where it would matter.
-        if !known || (half && m.ftz && base != "ex2") {
-            return None;
-        }
-        return match operands {
-            2 => float::select1(base, ty, m),
-            3 => float::select2(base, ty, m),
-            4 => float::select3(base, ty, m),
-            _ => None,
-        };
+        return select_float(base, modifiers, ty, operands);
     }
     let name = std::iter::once(base)
         .chain(modifiers.iter().copied())
@@ -80,6 +39,79 @@ pub(super) fn select_arithmetic(
         4 => integer::select3(&name, ty),
         _ => None,
     }
+}
+
+fn select_float(base: &str, modifiers: &[&str], ty: &str, operands: usize) -> Option<Selected> {
+    let mut m = float::Modifiers::default();
+    let (mut xorsign, mut magnitude) = (false, false);
+    for part in modifiers {
+        match *part {
+            "rn" => {}
+            "ftz" => m.ftz = true,
+            "sat" => m.sat = true,
+            "NaN" => m.nan = true,
+            "relu" => m.relu = true,
+            "approx" | "full" => m.approx = true,
+            "rz" => m.directed = Some(Directed::Zero),
+            "rm" => m.directed = Some(Directed::Down),
+            "rp" => m.directed = Some(Directed::Up),
+            // Out-of-bounds NaNs are not told from other NaNs, so that `.oob` changes nothing.
+            "xorsign" => xorsign = true,
+            "abs" => magnitude = true,
+            _ => return None,
+        }
+    }
+    let half = ty != "f32" && ty != "f64";
+    let brain = ty.starts_with("bf16");
+    let arithmetic = matches!(base, "add" | "sub" | "mul" | "fma" | "mad");
+    let exact = matches!(base, "div" | "rcp" | "sqrt");
+    let extreme = matches!(base, "min" | "max");
+    let approximate = matches!(base, "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh")
+        || (exact && ty != "f64")
+        || (base == "rcp" && m.ftz);
+    let takes = |allowed: bool, asked: bool| allowed || !asked;
+    let known = takes(
+        (ty != "f64" && !brain) || (ty == "f64" && m.approx) || base == "ex2",
+        m.ftz,
+    ) && takes(arithmetic && ty != "f64" && !brain, m.sat)
+        && takes(extreme && ty != "f64", m.nan || xorsign || magnitude)
+        && xorsign == magnitude
+        && takes(base == "fma" && half, m.relu)
+        && takes(!half && (arithmetic || exact), m.directed.is_some())
+        && takes(approximate, m.approx);
+    if !known {
+        return None;
+    }
+    if extreme && (xorsign || (half && (m.ftz || m.nan))) {
+        return soft_ops::extreme(base, ty, m.nan, xorsign, m.ftz);
+    }
+    // Subnormals of the 16-bit formats are kept by the direct forms.
+    if !(half && (m.ftz || m.sat)) || base == "ex2" {
+        let found = match operands {
+            2 => float::select1(base, ty, m),
+            3 => float::select2(base, ty, m),
+            4 => float::select3(base, ty, m),
+            _ => None,
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    if half && m.ftz && matches!(base, "neg" | "abs") {
+        return float::flushed_sign(base, ty);
+    }
+    let m = soft_ops::Arithmetic {
+        rounding: match m.directed {
+            None => Rounding::Even,
+            Some(Directed::Zero) => Rounding::Zero,
+            Some(Directed::Down) => Rounding::Down,
+            Some(Directed::Up) => Rounding::Up,
+        },
+        flush: m.ftz,
+        saturate: m.sat,
+        relu: m.relu,
+    };
+    soft_ops::arithmetic(base, ty, operands - 1, m)
 }
 
 /// A special register by name.
@@ -119,6 +151,26 @@ pub(super) fn special(name: &str) -> Option<Special> {
         "%gridid" => Special::GridId,
         "%dynamic_smem_size" => Special::DynamicSharedBytes,
         "%total_smem_size" => Special::TotalSharedBytes,
+        "%is_explicit_cluster" => Special::Zero,
+        "%aggr_smem_size" => Special::TotalSharedBytes,
+        "%reserved_smem_offset_begin"
+        | "%reserved_smem_offset_end"
+        | "%reserved_smem_offset_cap"
+        | "%reserved_smem_offset_0"
+        | "%reserved_smem_offset_1"
+        | "%current_graph_exec" => Special::Zero,
+        // Free for drivers, and performance counters that nobody has started.
+        _ if ["%envreg", "%pm"]
+            .iter()
+            .filter_map(|prefix| name.strip_prefix(prefix))
+            .any(|rest| {
+                rest.trim_end_matches("_64")
+                    .parse::<u8>()
+                    .is_ok_and(|n| n < 32)
+            }) =>
+        {
+            Special::Zero
+        }
         "%cluster_ctarank" => Special::Zero,
         "%cluster_nctarank" => Special::One,
         _ => return None,
