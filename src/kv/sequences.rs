@@ -542,6 +542,7 @@ impl KvSequences {
         &self.geometry
     }
 
+    #[inline]
     fn live(&self, id: SequenceId) -> Result<&Sequence, KvError> {
         let sequence = self.sequences.get(id.slot as usize);
         sequence
