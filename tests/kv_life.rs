@@ -156,7 +156,17 @@ fn a_minute_of_the_fuzz_target() {
         let bytes = (0..length)
             .map(|_| life::Choices::below(&mut random, 256).unwrap() as u8)
             .collect::<Vec<_>>();
-        operations += life::run_bytes(&SETUPS, &bytes);
+        let run = |bytes: &[u8]| life::run_bytes(&SETUPS, bytes);
+        match std::panic::catch_unwind(|| run(&bytes)) {
+            Ok(more) => operations += more,
+            Err(_) => {
+                let input = life::shrink(&bytes, |bytes| {
+                    run(bytes);
+                });
+                println!("input {inputs} fails; as {} bytes: {input:?}", input.len());
+                run(&input);
+            }
+        }
         inputs += 1;
     }
     println!("{inputs} inputs, {operations} operations");

@@ -18,6 +18,9 @@ use neap::kv::{
 
 mod checks;
 mod device;
+mod shrink;
+
+pub use shrink::shrink;
 
 /// Where decisions come from.
 pub trait Choices {

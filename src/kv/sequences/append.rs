@@ -21,6 +21,7 @@ impl KvSequences {
             demand,
             plans,
             rewind_tokens,
+            left_pages,
             ..
         } = &mut *self;
         let sequence = live(sequences, id)?;
@@ -51,6 +52,7 @@ impl KvSequences {
                 (begin, end),
                 phase,
                 *rewind_tokens,
+                left_pages,
             )?;
             let new_pages = plan.new_columns.len() as u32;
             let pages = new_pages.saturating_sub(plan.takeable) + u32::from(plan.copied.is_some());
@@ -186,6 +188,7 @@ impl KvSequences {
             if shared {
                 // It cannot be overwritten, and the chunk still reads it.
                 self.reads_left_pages = true;
+                self.left_pages.push((group_id, entry));
                 self.leave(group_id, entry)?;
             } else {
                 held.closing
