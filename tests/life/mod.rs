@@ -18,60 +18,26 @@ use neap::kv::{
 
 mod checks;
 mod device;
-mod shrink;
+#[path = "../fuzzing/mod.rs"]
+pub mod fuzzing;
+mod setups;
 
-pub use shrink::shrink;
+pub use setups::SETUPS;
 
-/// Where decisions come from.
-pub trait Choices {
-    /// A number below `bound`; `None` at the end of the input.
-    fn below(&mut self, bound: u32) -> Option<u32>;
-}
+use fuzzing::{Bytes, Choices, mixed};
 
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Choices for Random {
-    fn below(&mut self, bound: u32) -> Option<u32> {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        Some(((u128::from(mixed(self.0)) * u128::from(bound)) >> 64) as u32)
-    }
-}
-
-/// Bytes of an input, two for a bound beyond 256.
-pub struct Bytes<'a>(pub &'a [u8]);
-
-impl Choices for Bytes<'_> {
-    fn below(&mut self, bound: u32) -> Option<u32> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        if bound <= 256 {
-            return Some(u32::from(first) % bound.max(1));
-        }
-        let (&second, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some((u32::from(first) << 8 | u32::from(second)) % bound)
-    }
-}
-
-/// Runs the operations that `bytes` spell on one of `setups`, which the first byte names; returns how many there were.
-pub fn run_bytes(setups: &[Setup], bytes: &[u8]) -> u64 {
+/// Runs the operations that `bytes` spell on one of the setups, which the first byte names; returns how many there were.
+pub fn run_bytes(bytes: &[u8]) -> u64 {
     let Some((&first, rest)) = bytes.split_first() else {
         return 0;
     };
     let setup = Setup {
         audit_every: 16,
-        ..setups[usize::from(first) % setups.len()].clone()
+        ..SETUPS[usize::from(first) % SETUPS.len()].clone()
     };
     let mut world = World::new(&setup);
     world.run(&mut Bytes(rest), u64::MAX);
     world.seen.operations
-}
-
-const fn mixed(value: u64) -> u64 {
-    let z = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 const POISON: u64 = 0x5eed_dead_5eed_dead;
