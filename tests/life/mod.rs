@@ -40,14 +40,23 @@ pub fn run_bytes(bytes: &[u8]) -> u64 {
     world.seen.operations
 }
 
+impl Setup {
+    /// Whether a sequence has a state that cannot be taken back, nor cached.
+    pub fn keeps_state(&self) -> bool {
+        self.groups
+            .iter()
+            .any(|group| matches!(group.1, AttentionKind::Recurrent { .. }))
+    }
+}
+
 const POISON: u64 = 0x5eed_dead_5eed_dead;
 
 /// What to run operations on.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub name: &'static str,
-    /// Layers, window and head dim of each kind of layer.
-    pub groups: &'static [(usize, Option<u32>, u32)],
+    /// Layers and head dim of each kind of layer.
+    pub groups: &'static [(usize, AttentionKind, u32)],
     pub page_tokens: u32,
     /// Pages of the largest kind in a slab.
     pub slab_pages: u64,
@@ -125,12 +134,69 @@ struct Step {
     works: Vec<Work>,
 }
 
+/// What the model knows of a layer group.
+#[derive(Clone, Copy)]
+pub(crate) struct Group {
+    kind: AttentionKind,
+    /// Tokens of a page, and of each of its rows.
+    page: u32,
+    row: u32,
+}
+
+impl Group {
+    fn new(kind: AttentionKind, page_rows: u32) -> Self {
+        let row = match kind {
+            AttentionKind::Compressed { ratio, .. } => ratio,
+            AttentionKind::Recurrent { .. } => u32::MAX,
+            _ => 1,
+        };
+        let page = page_rows.saturating_mul(row);
+        Self { kind, page, row }
+    }
+
+    /// First token that the query at `position` reads.
+    fn first_visible(self, position: u32) -> u32 {
+        match self.kind {
+            AttentionKind::Sliding { window } => (position + 1).saturating_sub(window),
+            AttentionKind::Chunked { chunk } => position / chunk * chunk,
+            _ => 0,
+        }
+    }
+
+    /// Pages that no query from `position` on reads.
+    fn dead_pages(self, position: u32) -> u32 {
+        self.first_visible(position) / self.page
+    }
+
+    /// Tokens that one query may see, if that has a bound.
+    fn span(self) -> Option<u32> {
+        match self.kind {
+            AttentionKind::Sliding { window: span } | AttentionKind::Chunked { chunk: span } => {
+                Some(span)
+            }
+            _ => None,
+        }
+    }
+
+    /// The last of `end` tokens that is in the row of `position`, if the row can be read: a compressed one once it is complete.
+    fn last_of_row(self, position: u32, end: u32) -> Option<u32> {
+        let row_end = (position / self.row + 1).saturating_mul(self.row);
+        let state = self.row == u32::MAX;
+        (state || row_end <= end).then_some(row_end.min(end) - 1)
+    }
+
+    /// Which row of its page `position` is in.
+    fn row_in_page(self, position: u32) -> u32 {
+        position % self.page / self.row
+    }
+}
+
 /// The system under test beside its model.
 pub struct World {
     setup: Setup,
     pub kv: KvSequences,
     pub tree: PrefixTree,
-    groups: Vec<(Option<u32>, u32)>,
+    groups: Vec<Group>,
     models: Vec<Model>,
     /// Planned and not launched.
     fresh: Vec<u32>,
@@ -148,11 +214,8 @@ pub struct World {
     pub seen: Seen,
 }
 
-pub fn geometry(groups: &[(usize, Option<u32>, u32)], page_tokens: u32) -> Geometry {
-    let layers = groups.iter().flat_map(|&(layers, window, head_dim)| {
-        let kind = window.map_or(AttentionKind::Full, |window| AttentionKind::Sliding {
-            window,
-        });
+pub fn geometry(groups: &[(usize, AttentionKind, u32)], page_tokens: u32) -> Geometry {
+    let layers = groups.iter().flat_map(|&(layers, kind, head_dim)| {
         vec![
             LayerSpec {
                 kind,
@@ -182,7 +245,7 @@ impl World {
         let groups = geometry
             .groups
             .iter()
-            .map(|group| (group.kind.window(), setup.page_tokens))
+            .map(|group| Group::new(group.kind, setup.page_tokens))
             .collect();
         let kv = KvSequences::new(geometry, &layout, setup.slabs, 12)
             .expect("a carve")
@@ -250,10 +313,6 @@ impl World {
         self.kv.allocator().layout().slab_units() as u32
     }
 
-    fn first_visible(window: Option<u32>, position: u32) -> u32 {
-        window.map_or(0, |window| (position + 1).saturating_sub(window))
-    }
-
     /// Whether pages fit slabs, by the plain rule.
     fn fits(&self, pages: &[u64]) -> bool {
         let layout = self.kv.allocator().layout();
@@ -292,7 +351,8 @@ impl World {
             .collect::<Vec<_>>();
         let hit = self.tree.lookup(&prompt);
         assert!(
-            hit.tokens < prompt.len() as u32 && hit.tokens.is_multiple_of(self.setup.page_tokens)
+            hit.tokens < prompt.len() as u32
+                && (self.groups.iter()).all(|group| hit.tokens.is_multiple_of(group.page))
         );
         let need = self.kv.pages_for(max_tokens);
         let together = self
@@ -326,9 +386,9 @@ impl World {
         };
         self.seen.hits += u64::from(hit.tokens > 0);
         self.updates.append(&mut updates);
-        let first = |&(window, page): &(Option<u32>, u32)| match hit.tokens {
+        let first = |group: &Group| match hit.tokens {
             0 => 0,
-            tokens => Self::first_visible(window, tokens) / page,
+            tokens => group.dead_pages(tokens),
         };
         let mut model = Model {
             id,
@@ -430,17 +490,20 @@ impl World {
                 .unwrap_or(2_000 + salt);
             model.push(token);
         }
-        for (group, &(window, page)) in self.groups.iter().enumerate() {
-            let from = Self::first_visible(window, begin);
+        // A decode writes before it reads.
+        let written = if phase == Phase::Decode { end } else { begin };
+        for (index, group) in self.groups.iter().enumerate() {
+            let from = group.first_visible(begin);
             for position in [from, (from + begin) / 2, begin.saturating_sub(1)] {
-                if (from..begin).contains(&position) {
-                    reads.push((group as u32, position, model.stamps[position as usize]));
+                if (from..begin).contains(&position)
+                    && let Some(last) = group.last_of_row(position, written)
+                {
+                    reads.push((index as u32, position, model.stamps[last as usize]));
                 }
             }
             if phase == Phase::Prefill {
-                let closed =
-                    Self::first_visible(window, end.saturating_sub(self.setup.rewind)) / page;
-                model.first[group] = model.first[group].max(closed);
+                let closed = group.dead_pages(end.saturating_sub(self.setup.rewind));
+                model.first[index] = model.first[index].max(closed);
             }
         }
         if phase == Phase::Prefill {
@@ -544,7 +607,11 @@ impl World {
         let back = choices.below(2 * self.setup.rewind + 2)?;
         let model = &mut self.models[index];
         let tokens = (model.tokens.len() as u32).saturating_sub(back);
-        let floor = model.given_up.saturating_sub(self.setup.rewind);
+        let floor = if self.setup.keeps_state() {
+            model.tokens.len() as u32
+        } else {
+            model.given_up.saturating_sub(self.setup.rewind)
+        };
         let outcome = self.kv.truncate(model.id, tokens);
         if model.planned {
             assert_eq!(outcome, Err(KvError::StepPlanned));
@@ -608,7 +675,7 @@ impl World {
             .tree
             .evict(&mut self.kv, group, pages)
             .expect("its own pages");
-        if self.groups[group.index()].0.is_some() && self.groups[0].0.is_none() {
+        if self.groups[group.index()].span().is_some() && self.groups[0].span().is_none() {
             assert_eq!(
                 self.tree.counters().cached_pages[0],
                 full_before,
