@@ -20,11 +20,13 @@ mod checks;
 mod device;
 #[path = "../fuzzing/mod.rs"]
 pub mod fuzzing;
+mod model;
 mod setups;
 
 pub use setups::SETUPS;
 
-use fuzzing::{Bytes, Choices, mixed};
+use fuzzing::{Bytes, Choices};
+use model::{Group, Model};
 
 /// Runs the operations that `bytes` spell on one of the setups, which the first byte names; returns how many there were.
 pub fn run_bytes(bytes: &[u8]) -> u64 {
@@ -97,23 +99,6 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Evict, Way::Compact, Way::Clear];
 
-struct Model {
-    id: SequenceId,
-    max_tokens: u32,
-    tokens: Vec<u32>,
-    /// Hash of all tokens up to each.
-    stamps: Vec<u64>,
-    prompt: Vec<u32>,
-    settled: u32,
-    /// Tokens of each step in flight that names it, to settle one after the other.
-    launched: VecDeque<(u64, u32)>,
-    planned: bool,
-    /// Least tokens it may be cut to, without the allowance.
-    given_up: u32,
-    /// First column it must hold, by group.
-    first: Vec<u32>,
-}
-
 struct Work {
     slot: u32,
     phase: Phase,
@@ -132,63 +117,6 @@ struct Step {
     copies: Vec<PageMove>,
     updates: Vec<TableUpdate>,
     works: Vec<Work>,
-}
-
-/// What the model knows of a layer group.
-#[derive(Clone, Copy)]
-pub(crate) struct Group {
-    kind: AttentionKind,
-    /// Tokens of a page, and of each of its rows.
-    page: u32,
-    row: u32,
-}
-
-impl Group {
-    fn new(kind: AttentionKind, page_rows: u32) -> Self {
-        let row = match kind {
-            AttentionKind::Compressed { ratio, .. } => ratio,
-            AttentionKind::Recurrent { .. } => u32::MAX,
-            _ => 1,
-        };
-        let page = page_rows.saturating_mul(row);
-        Self { kind, page, row }
-    }
-
-    /// First token that the query at `position` reads.
-    fn first_visible(self, position: u32) -> u32 {
-        match self.kind {
-            AttentionKind::Sliding { window } => (position + 1).saturating_sub(window),
-            AttentionKind::Chunked { chunk } => position / chunk * chunk,
-            _ => 0,
-        }
-    }
-
-    /// Pages that no query from `position` on reads.
-    fn dead_pages(self, position: u32) -> u32 {
-        self.first_visible(position) / self.page
-    }
-
-    /// Tokens that one query may see, if that has a bound.
-    fn span(self) -> Option<u32> {
-        match self.kind {
-            AttentionKind::Sliding { window: span } | AttentionKind::Chunked { chunk: span } => {
-                Some(span)
-            }
-            _ => None,
-        }
-    }
-
-    /// The last of `end` tokens that is in the row of `position`, if the row can be read: a compressed one once it is complete.
-    fn last_of_row(self, position: u32, end: u32) -> Option<u32> {
-        let row_end = (position / self.row + 1).saturating_mul(self.row);
-        let state = self.row == u32::MAX;
-        (state || row_end <= end).then_some(row_end.min(end) - 1)
-    }
-
-    /// Which row of its page `position` is in.
-    fn row_in_page(self, position: u32) -> u32 {
-        position % self.page / self.row
-    }
 }
 
 /// The system under test beside its model.
@@ -740,15 +668,5 @@ impl World {
             Err(error) => panic!("{}: {error}", self.setup.name),
         }
         Some(())
-    }
-}
-
-impl Model {
-    fn push(&mut self, token: u32) {
-        let before = self.stamps.last().copied().unwrap_or(0);
-        self.tokens.push(token);
-        self.stamps.push(mixed(
-            before.wrapping_mul(31).wrapping_add(u64::from(token) + 1),
-        ));
     }
 }
