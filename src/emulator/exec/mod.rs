@@ -43,7 +43,7 @@ use super::ptx;
 use block::{Arena, BlockRunner, Launch};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,6 +294,12 @@ thread_local! {
     static ARENA: RefCell<Arena> = RefCell::default();
 }
 
+/// CPUs that this process may use. Asked once: the answer takes several system calls and a read of the control group's files.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// Runs a launch to its end.
 ///
 /// # Errors
@@ -309,7 +315,7 @@ pub fn run(
     })?;
     let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>();
     let threads = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => processors(),
         n => n,
     };
     let launch = Launch {
