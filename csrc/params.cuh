@@ -163,6 +163,7 @@ struct PageCopyParams {
   uint32_t num_layers;
   uint32_t layer_page_bytes;  // multiple of 16
   uint32_t reserved;
+  const uint32_t* count;      // or null: how many of the pairs there are
 };
 
 struct DecodeAttentionParams {
@@ -354,7 +355,7 @@ NEAP_AT(KvAppendParams, kv, 40);
 NEAP_AT(KvAppendParams, num_kv_heads, 88);
 NEAP_AT(KvAppendParams, head_dim, 92);
 
-NEAP_SIZE(PageCopyParams, 48);
+NEAP_SIZE(PageCopyParams, 56);
 NEAP_AT(PageCopyParams, bytes_touched, 0);
 NEAP_AT(PageCopyParams, pairs, 8);
 NEAP_AT(PageCopyParams, base, 16);
@@ -363,6 +364,7 @@ NEAP_AT(PageCopyParams, num_pairs, 32);
 NEAP_AT(PageCopyParams, num_layers, 36);
 NEAP_AT(PageCopyParams, layer_page_bytes, 40);
 NEAP_AT(PageCopyParams, reserved, 44);
+NEAP_AT(PageCopyParams, count, 48);
 
 NEAP_SIZE(DecodeAttentionParams, 136);
 NEAP_AT(DecodeAttentionParams, bytes_touched, 0);

@@ -21,10 +21,11 @@ fn engine(options: &EngineOptions) -> Engine {
     Engine::load(&device(), &bundled(), options, &mut |_| {}).expect("the bundled model loads")
 }
 
-/// Buckets that these tests use, so that no time goes into capturing others.
+/// Buckets that these tests use, so that no time goes into capturing others. Prompts are computed in full whenever they come.
 fn options() -> EngineOptions {
     EngineOptions {
         max_seqs: 8,
+        prefix_cache: false,
         decode_buckets: Some(vec![1, 8]),
         ..EngineOptions::default()
     }
@@ -169,5 +170,28 @@ fn chunked_prompts_equal_whole_ones() {
     // Chunks that end on tile boundaries, and chunks that do not.
     for chunk in [64, 128, 50, 7] {
         assert_eq!(run(chunk), whole, "chunks of {chunk} tokens");
+    }
+}
+
+/// One decode graph replayed at every length, by plans that differ each time (rtp-llm#378: captured at 1k, replayed at 100k with the plan
+/// of 1k).
+#[test]
+fn c22_a_graph_follows_the_plan_of_its_step() {
+    let options = EngineOptions {
+        max_seqs: 1,
+        decode_buckets: Some(vec![1]),
+        ..options()
+    };
+    let mut graphs = engine(&options);
+    let mut eager = engine(&EngineOptions {
+        eager: true,
+        ..options.clone()
+    });
+    let forced = prompt(41, 3);
+    for len in [1, 127, 128, 129, 1024, 7, 511] {
+        let prompt = prompt(40, len);
+        let replayed = graphs.logits_for(&prompt, &forced).expect("runs");
+        let issued = eager.logits_for(&prompt, &forced).expect("runs");
+        assert_eq!(bits(&replayed), bits(&issued), "prompt of {len} tokens");
     }
 }

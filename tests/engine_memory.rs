@@ -35,8 +35,8 @@ fn options() -> EngineOptions {
     }
 }
 
-/// Graphs that [`options`] captures: decode 1 and 2, prefill 64.
-const GRAPHS: u64 = 3;
+/// Graphs that [`options`] captures: decode 1 and 2, prefill 64, and what comes before a step.
+const GRAPHS: u64 = 4;
 
 fn load(device: &Device, options: &EngineOptions) -> Result<Engine, EngineError> {
     Engine::load(device, &bundled(), options, &mut |_| {})

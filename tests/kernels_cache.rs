@@ -139,7 +139,16 @@ fn page_copy_copies_all_layers_of_its_pages() {
         Rig::new(),
         Random::new("page_copy_copies_all_layers_of_its_pages"),
     );
-    for (page_size, num_pairs) in [(16u32, 5usize), (1, 20), (64, 1), (16, 0)] {
+    // Captured launches have room for more pairs than the device says there are.
+    for (page_size, num_pairs, room) in [
+        (16u32, 5usize, None),
+        (1, 20, None),
+        (64, 1, None),
+        (16, 0, None),
+        (16, 5, Some(12)),
+        (16, 0, Some(3)),
+        (1, 3, Some(3)),
+    ] {
         let pages = 48;
         let kv = PagedKv::new(&rig, &mut random, page_size, 2, 64, 1, pages);
         let mut entries: Vec<u32> = (0..pages)
@@ -148,12 +157,12 @@ fn page_copy_copies_all_layers_of_its_pages() {
         random.shuffle(&mut entries);
         let pairs: Vec<[u32; 2]> = entries
             .chunks_exact(2)
-            .take(num_pairs)
+            .take(room.unwrap_or(num_pairs))
             .map(|pair| [pair[0], pair[1]])
             .collect();
         let mut expected = kv.contents(&rig);
         let elements = (kv.layer_page_bytes / 2) as usize;
-        for [source, destination] in &pairs {
+        for [source, destination] in &pairs[..num_pairs] {
             for layer in 0..kv.num_layers as usize {
                 let at = |entry: u32| entry as usize * 128 + layer * (kv.layer_stride / 2) as usize;
                 expected.copy_within(at(*source)..at(*source) + elements, at(*destination));
@@ -167,7 +176,11 @@ fn page_copy_copies_all_layers_of_its_pages() {
             },
             base: kv.view(0).base,
             layer_stride: kv.layer_stride,
-            num_pairs: num_pairs as u32,
+            num_pairs: pairs.len() as u32,
+            count: match room {
+                Some(_) => rig.upload(&[num_pairs as u32]).pointer,
+                None => DevicePtr::NULL,
+            },
             num_layers: kv.num_layers,
             layer_page_bytes: kv.layer_page_bytes as u32,
             ..PageCopyParams::default()

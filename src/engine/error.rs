@@ -89,6 +89,32 @@ pub enum EngineError {
     /// Intermediate tensors were asked of an engine that runs graphs.
     #[error("hidden states can be read in eager mode only; load the engine with `eager` set")]
     NeedsEager,
+    /// Nothing was generated that a fork could differ in.
+    #[error(
+        "request {} cannot be forked: it has generated nothing yet, or has ended; fork it after its first token", request.0
+    )]
+    NothingToFork {
+        /// The request.
+        request: super::RequestId,
+    },
+    /// The memory that sequences need is given back.
+    #[error("the engine sleeps and holds no KV memory; wake it first")]
+    Asleep,
+    /// KV smaller than a request was accepted for.
+    #[error(
+        "KV of {kv_bytes} bytes holds a sequence of {limit_tokens} tokens at most, but request {} was accepted for {tokens}; \
+         cancel it first, or keep more KV", request.0
+    )]
+    ShrinkBelowRequest {
+        /// Bytes asked for.
+        kv_bytes: u64,
+        /// The longest sequence they would hold.
+        limit_tokens: u32,
+        /// The request.
+        request: super::RequestId,
+        /// Tokens that it may grow to.
+        tokens: u32,
+    },
     /// An earlier step failed half-way.
     #[error("an earlier step failed ({cause}); the engine's sequences are lost, load it again")]
     Failed {

@@ -37,6 +37,16 @@ pub(super) struct Forward {
 }
 
 impl Forward {
+    /// The block table of each layer group and its columns, as table updates name them.
+    pub fn tables(&self) -> ([DevicePtr; 8], [u32; 8]) {
+        let (mut tables, mut strides) = ([DevicePtr::NULL; 8], [0; 8]);
+        for (group, table) in self.workspace.block_tables.iter().enumerate() {
+            tables[group] = *table;
+            strides[group] = self.table_columns;
+        }
+        (tables, strides)
+    }
+
     /// Issues the pass of a bucket. Rows beyond the step's own counts do nothing.
     pub fn issue(&self, stream: &Stream, layout: &StepLayout) -> Result<(), EngineError> {
         self.issue_layers(stream, layout, None)?;

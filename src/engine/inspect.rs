@@ -1,10 +1,10 @@
 //! Looking inside: teacher-forced logits, scores, hidden states. Sequences here live only for the call.
 
 use crate::kernels::Phase;
-use crate::kv::SequenceId;
 
 use super::EngineError;
 use super::forward::{LastBranch, TapPoint};
+use super::prefix::Started;
 use super::runner::{Row, Runner, Segment};
 use super::serve::Engine;
 use super::step::Bucket;
@@ -68,14 +68,17 @@ impl Engine {
             self.check_prompt(forced.prompt)?;
             self.check_prompt(&[forced.prompt, forced.continuation].concat())?;
         }
-        let lengths: Vec<u32> = sequences
+        let wanted: Vec<_> = sequences
             .iter()
-            .map(|forced| (forced.prompt.len() + forced.continuation.len()) as u32)
+            .map(|forced| {
+                let length = forced.prompt.len() + forced.continuation.len();
+                (forced.prompt, length as u32)
+            })
             .collect();
-        self.with_sequences(&lengths, |runner, ids| {
-            let mut rows = Vec::with_capacity(ids.len());
-            for (id, forced) in ids.iter().zip(sequences) {
-                prefill_all(runner, *id, forced.prompt)?;
+        self.with_sequences(&wanted, |runner, started| {
+            let mut rows = Vec::with_capacity(started.len());
+            for (started, forced) in started.iter().zip(sequences) {
+                prefill_all(runner, started, forced.prompt)?;
                 rows.push(vec![runner.logits(0)?]);
             }
             let longest = sequences
@@ -84,7 +87,7 @@ impl Engine {
                 .max()
                 .unwrap_or(0);
             for step in 0..longest {
-                let batch: Vec<usize> = (0..ids.len())
+                let batch: Vec<usize> = (0..started.len())
                     .filter(|index| step < sequences[*index].continuation.len())
                     .collect();
                 let mut draft = runner.draft(Phase::Decode);
@@ -92,7 +95,7 @@ impl Engine {
                     let forced = &sequences[*index];
                     let position = (forced.prompt.len() + step) as u32;
                     let row = Row {
-                        sequence: ids[*index],
+                        sequence: started[*index].sequence,
                         position,
                         token: forced.continuation[step],
                     };
@@ -119,13 +122,14 @@ impl Engine {
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
         self.check_usable()?;
         self.check_prompt(tokens)?;
-        self.with_sequences(&[tokens.len() as u32], |runner, ids| {
+        // Every token's logits are wanted, so nothing of it may be taken from the prefix cache.
+        self.with_sequences(&[(&[], tokens.len() as u32)], |runner, started| {
             let mut nll = Vec::with_capacity(tokens.len());
             let max_chunk_tokens = runner.limits.max_chunk_tokens as usize;
             for (chunk_index, chunk) in tokens.chunks(max_chunk_tokens).enumerate() {
                 let position = chunk_index * max_chunk_tokens;
                 let segment = Segment {
-                    sequence: ids[0],
+                    sequence: started[0].sequence,
                     position: position as u32,
                     tokens: chunk,
                     wants_output: true,
@@ -168,7 +172,7 @@ impl Engine {
                 limit,
             });
         }
-        self.with_sequences(&[tokens.len() as u32], |runner, ids| {
+        self.with_sequences(&[(&[], tokens.len() as u32)], |runner, started| {
             let hidden = runner.forward.config.hidden_size as usize;
             let elements = tokens.len() * hidden;
             let mut states = HiddenStates {
@@ -177,7 +181,7 @@ impl Engine {
                 final_norm: Vec::new(),
             };
             let segment = Segment {
-                sequence: ids[0],
+                sequence: started[0].sequence,
                 position: 0,
                 tokens,
                 wants_output: true,
@@ -232,63 +236,64 @@ impl Engine {
         })
     }
 
-    /// Starts one sequence of each length, runs `body`, and gives their pages back whatever came of it.
+    /// Starts one sequence for each prompt and length, runs `body`, and gives their pages back whatever came of it.
     fn with_sequences<T>(
         &mut self,
-        lengths: &[u32],
-        body: impl FnOnce(&mut Runner, &[SequenceId]) -> Result<T, EngineError>,
+        wanted: &[(&[u32], u32)],
+        body: impl FnOnce(&mut Runner, &[Started]) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let mut ids = Vec::with_capacity(lengths.len());
-        let mut started = Ok(());
-        for length in lengths {
-            match self.runner.start(*length) {
-                Ok(Some(id)) => ids.push(id),
+        self.check_awake()?;
+        let mut sequences = Vec::with_capacity(wanted.len());
+        let mut refused = None;
+        for (prompt, length) in wanted {
+            match self.runner.start_prompt(prompt, *length) {
+                Ok(Some(started)) => sequences.push(started),
                 Ok(None) => {
-                    started = Err(EngineError::Busy {
-                        found: lengths.len(),
-                        limit: ids.len(),
+                    refused = Some(EngineError::Busy {
+                        found: wanted.len(),
+                        limit: sequences.len(),
                     })
                 }
-                Err(error) => started = Err(error),
+                Err(error) => refused = Some(error),
             }
-            if started.is_err() {
+            if refused.is_some() {
                 break;
             }
         }
-        let result = match started {
-            Ok(()) => {
-                let result = body(&mut self.runner, &ids);
+        let result = match refused {
+            None => {
+                let result = body(&mut self.runner, &sequences);
                 self.remember_failure(result)
             }
-            Err(error) => Err(error),
+            Some(error) => Err(error),
         };
-        for id in ids {
-            self.runner.sequences.release(id)?;
+        for started in sequences {
+            self.runner.sequences.release(started.sequence)?;
         }
         result
     }
 }
 
 /// Runs a whole prompt in chunks; afterwards output row 0 holds the logits of its last token.
-fn prefill_all(
-    runner: &mut Runner,
-    sequence: SequenceId,
-    prompt: &[u32],
-) -> Result<(), EngineError> {
+fn prefill_all(runner: &mut Runner, started: &Started, prompt: &[u32]) -> Result<(), EngineError> {
     let max_chunk_tokens = runner.limits.max_chunk_tokens as usize;
-    let mut position = 0;
-    for tokens in prompt.chunks(max_chunk_tokens) {
-        let end = position + tokens.len();
-        let wants_output = end == prompt.len();
+    let mut stops = started.stops.iter().map(|stop| *stop as usize).peekable();
+    let mut position = started.cached_tokens as usize;
+    while position < prompt.len() {
+        let stop = stops.peek().copied().unwrap_or(prompt.len());
+        let end = stop.min(position + max_chunk_tokens);
         prefill_one(
             runner,
             &Segment {
-                sequence,
+                sequence: started.sequence,
                 position: position as u32,
-                tokens,
-                wants_output,
+                tokens: &prompt[position..end],
+                wants_output: end == prompt.len(),
             },
         )?;
+        if stops.next_if_eq(&end).is_some() {
+            runner.cache_prompt(started.sequence, &prompt[..end])?;
+        }
         position = end;
     }
     Ok(())
@@ -296,8 +301,11 @@ fn prefill_all(
 
 fn prefill_one(runner: &mut Runner, segment: &Segment) -> Result<Bucket, EngineError> {
     let mut draft = runner.draft(Phase::Prefill);
-    if !runner.add_segment(&mut draft, segment)? {
-        return Err(EngineError::Busy { found: 1, limit: 0 });
+    while !runner.add_segment(&mut draft, segment)? {
+        // Nothing is planned yet, so pages may move.
+        if !runner.compact()? && !runner.clear_prefixes()? {
+            return Err(EngineError::Busy { found: 1, limit: 0 });
+        }
     }
     Ok(runner.run(draft)?.0)
 }

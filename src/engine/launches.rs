@@ -33,12 +33,7 @@ impl Pass<'_> {
     }
 
     pub(super) fn update_tables(&self) -> Result<(), KernelError> {
-        let mut tables = [NULL; 8];
-        let mut strides = [0; 8];
-        for (group, table) in self.forward.workspace.block_tables.iter().enumerate() {
-            tables[group] = *table;
-            strides[group] = self.forward.table_columns;
-        }
+        let (tables, strides) = self.forward.tables();
         let params = TableUpdateParams {
             header: self.step.header,
             updates: self.step.updates,

@@ -11,16 +11,24 @@
 //! | `workspace`, `upload` | buffers and weights |
 //! | `inspect` | teacher-forced logits, scores, hidden states |
 
+mod completions;
+mod elastic;
 mod error;
 mod forward;
 mod inspect;
 mod launches;
+mod moves;
 mod options;
+#[cfg(test)]
+mod padding_tests;
+mod prefix;
 mod progress;
 mod request;
+mod room;
 mod runner;
 mod scheduler;
 mod serve;
+mod staging;
 mod startup;
 mod step;
 mod upload;

@@ -26,6 +26,9 @@ pub struct EngineOptions {
     /// many more fit; where the next ones do not fit, the youngest request is preempted and recomputed later, with the same result.
     /// `u32::MAX` admits a request only with room for all it may generate, and never preempts one for want of it.
     pub admit_new_tokens: u32,
+    /// Keeps the pages of prompts, so that a prompt which begins like an earlier one is computed from where they part. What a
+    /// request gets is the same, bit for bit; the pages are given up when others need them.
+    pub prefix_cache: bool,
     /// Upper bound on KV bytes, for tests and for sharing a device.
     pub kv_limit_bytes: Option<u64>,
     /// Batch sizes for which a decode graph is captured; powers of two up to `max_seqs` where this is `None`.
@@ -44,6 +47,7 @@ impl Default for EngineOptions {
             max_model_len: None,
             max_chunk_tokens: 1024,
             admit_new_tokens: 256,
+            prefix_cache: true,
             kv_limit_bytes: None,
             decode_buckets: None,
             prefill_buckets: None,

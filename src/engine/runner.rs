@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use crate::arena::Arena;
 use crate::driver::{Context, Graph, GraphExec, PinnedBuffer, Stream};
 use crate::kernels::{self, DecodeRowInput, Phase, PrefillSegment, TableUpdate};
-use crate::kv::{self, GroupId, KvArena, KvError, KvSequences, SequenceId, StepId};
+use crate::kv::{
+    self, GroupId, KvArena, KvError, KvSequences, PageMove, PrefixTree, SequenceId, StepId,
+};
 
 use super::EngineError;
 use super::forward::{Forward, LastBranch, Tap};
+use super::moves::Moves;
 use super::options::{Limits, bucket_for};
+use super::staging::Staging;
 use super::step::{Bucket, GroupWork, StepLayout, StepPlan};
 
 /// Consecutive tokens of one sequence, a prompt or a part of one.
@@ -41,16 +45,25 @@ pub(super) struct Captured {
 /// Everything a step touches. Fields are dropped in order: graphs before the memory they name, memory before the context.
 pub(super) struct Runner {
     pub graphs: BTreeMap<Bucket, Captured>,
+    /// Of [`Moves::issue`]; `None` in eager mode.
+    pub moves_graph: Option<Captured>,
+    pub moves: Moves,
     pub layouts: BTreeMap<Bucket, StepLayout>,
     pub forward: Forward,
     pub sequences: KvSequences,
+    /// Cached prefixes, if they are to be cached.
+    pub prefixes: Option<PrefixTree>,
     pub limits: Limits,
     /// Window of each layer group.
     pub windows: Vec<Option<u32>>,
-    /// Scratch of [`Runner::append`].
+    /// Table entries that come from the KV side next.
     pub updates: Vec<kv::TableUpdate>,
-    /// Host image of the step buffer.
-    pub step_image: PinnedBuffer,
+    /// Table entries to write before the next step, in order.
+    pub pending: Vec<TableUpdate>,
+    /// Pages that compaction and shrinking moved.
+    pub num_moved_pages: u64,
+    /// Host images of the step buffer and of the moves buffer.
+    pub staging: Staging,
     /// `[max output rows]` u32.
     pub sampled_image: PinnedBuffer,
     pub kv: KvArena,
@@ -161,23 +174,21 @@ impl Runner {
             Phase::Prefill => kv::Phase::Prefill,
         };
         let num_tokens = tokens.len() as u32;
-        match self
-            .sequences
-            .append(sequence, num_tokens, phase, &mut self.updates)
-        {
-            Ok(()) => {}
-            Err(KvError::OutOfPages { .. }) => return Ok(false),
-            Err(error) => return Err(error.into()),
+        loop {
+            match self
+                .sequences
+                .append(sequence, num_tokens, phase, &mut self.updates)
+            {
+                Ok(()) => break,
+                Err(KvError::OutOfPages { .. }) if self.evict()? => {}
+                Err(KvError::OutOfPages { .. }) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
         }
         draft
             .plan
             .updates
-            .extend(self.updates.drain(..).map(|update| TableUpdate {
-                group: update.group,
-                seq_slot: update.seq_slot,
-                column: update.column,
-                entry: update.entry,
-            }));
+            .extend(self.updates.drain(..).map(table_update));
         for (group, slots) in (0..).map(GroupId).zip(&mut draft.plan.slots) {
             self.sequences.push_slots(sequence, group, slots)?;
         }
@@ -188,11 +199,45 @@ impl Runner {
         Ok(true)
     }
 
+    /// Notes the table entries of new sequences and of moved pages, to be written before the next step.
+    pub fn note_updates(&mut self) {
+        self.pending
+            .extend(self.updates.drain(..).map(table_update));
+    }
+
+    /// Writes the table entries that are pending and makes the copies of a step, before anything of it runs.
+    pub fn prepare(&mut self, copies: &[PageMove]) -> Result<(), EngineError> {
+        let (stream, forward, moves) = (&self.stream, &self.forward, &self.moves);
+        let graph = &self.moves_graph;
+        let launch = || match graph {
+            Some(graph) => Ok(graph.exec.launch(stream)?),
+            None => moves.issue(stream, forward),
+        };
+        moves.run(
+            stream,
+            forward,
+            &mut self.staging,
+            &self.pending,
+            copies,
+            launch,
+        )?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Launches what comes before a step and copies the step in.
+    fn begin(&mut self, bucket: Bucket, plan: &StepPlan) -> Result<StepId, EngineError> {
+        let copies = self.sequences.page_copies().to_vec();
+        let step = self.sequences.begin_step();
+        self.prepare(&copies)?;
+        self.copy_in(bucket, plan)?;
+        Ok(step)
+    }
+
     /// Runs a step and waits for it; returns its bucket and the greedy next token of each output row.
     pub fn run(&mut self, mut draft: Draft) -> Result<(Bucket, Vec<u32>), EngineError> {
         let (bucket, plan) = self.plan(&mut draft)?;
-        let step = self.sequences.begin_step();
-        self.copy_in(bucket, &plan)?;
+        let step = self.begin(bucket, &plan)?;
         match self.graphs.get(&bucket) {
             Some(graph) => graph.exec.launch(&self.stream)?,
             None => self.forward.issue(&self.stream, &self.layouts[&bucket])?,
@@ -206,8 +251,7 @@ impl Runner {
     /// branch is added.
     pub fn run_tapped(&mut self, mut draft: Draft, tap: Tap) -> Result<Bucket, EngineError> {
         let (bucket, plan) = self.plan(&mut draft)?;
-        let step = self.sequences.begin_step();
-        self.copy_in(bucket, &plan)?;
+        let step = self.begin(bucket, &plan)?;
         self.forward
             .issue_layers(&self.stream, &self.layouts[&bucket], Some(tap))?;
         self.stream.synchronize()?;
@@ -283,15 +327,13 @@ impl Runner {
     }
 
     fn copy_in(&mut self, bucket: Bucket, plan: &StepPlan) -> Result<(), EngineError> {
-        let used_bytes = plan.write(&self.layouts[&bucket], self.step_image.as_mut_slice());
-        // SAFETY: the device's step buffer has room for every bucket's image, and the pinned image is not written again before
-        // the step has been waited for.
+        let layout = &self.layouts[&bucket];
+        // SAFETY: the device's step buffer has room for every bucket's image; steps follow each other on the stream.
         unsafe {
-            self.stream.copy_htod_async(
-                self.forward.workspace.step,
-                self.step_image.as_ptr(),
-                used_bytes,
-            )
+            self.staging
+                .copy(&self.stream, self.forward.workspace.step, |image| {
+                    plan.write(layout, image)
+                })
         }?;
         Ok(())
     }
@@ -321,5 +363,14 @@ impl Runner {
             self.sequences.settle(*sequence, *tokens)?;
         }
         Ok(())
+    }
+}
+
+fn table_update(update: kv::TableUpdate) -> TableUpdate {
+    TableUpdate {
+        group: update.group,
+        seq_slot: update.seq_slot,
+        column: update.column,
+        entry: update.entry,
     }
 }

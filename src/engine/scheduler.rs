@@ -13,6 +13,8 @@ pub(super) struct Waiting {
     pub generated: Vec<u32>,
     /// Longest it may grow, prompt included, in tokens that have keys in the pools.
     pub max_tokens: u32,
+    /// Further completions, to be started when the prompt has run.
+    pub completions: Vec<RequestId>,
 }
 
 impl Waiting {
@@ -33,11 +35,15 @@ pub(super) struct Running<S> {
     pub prompt_len: usize,
     /// Tokens whose keys are in the pools.
     pub settled: usize,
+    /// Tokens of the prompt at which its prefill stops to be cached, ascending.
+    pub stops: VecDeque<usize>,
     /// Tokens that pages are promised for.
     pub promised: u32,
     pub max_new_tokens: u32,
     pub max_tokens: u32,
     pub stop_tokens: Vec<u32>,
+    /// Further completions, to be started when the prompt has run.
+    pub completions: Vec<RequestId>,
 }
 
 impl<S> Running<S> {
@@ -47,6 +53,7 @@ impl<S> Running<S> {
             request,
             generated,
             max_tokens,
+            completions,
         } = waiting;
         let prompt_len = request.prompt.len();
         let mut tokens = request.prompt;
@@ -57,10 +64,12 @@ impl<S> Running<S> {
             tokens,
             prompt_len,
             settled: 0,
+            stops: VecDeque::new(),
             promised,
             max_new_tokens: request.max_new_tokens,
             max_tokens,
             stop_tokens: request.stop_tokens,
+            completions,
         }
     }
 
@@ -78,7 +87,26 @@ impl<S> Running<S> {
             request,
             generated,
             max_tokens: self.max_tokens,
+            completions: self.completions,
         }
+    }
+
+    /// The request on pages of a cached prefix, and with boundaries at which it is to be cached itself.
+    pub fn on_prefix(mut self, cached_tokens: u32, stops: &[u32]) -> Running<S> {
+        self.settled = cached_tokens as usize;
+        self.stops = stops.iter().map(|stop| *stop as usize).collect();
+        self
+    }
+
+    /// Takes the boundary that the request stands at, if it is one.
+    pub fn take_stop(&mut self) -> Option<usize> {
+        let stop = self
+            .stops
+            .front()
+            .copied()
+            .filter(|stop| *stop == self.settled)?;
+        self.stops.pop_front();
+        Some(stop)
     }
 
     /// Whether prompt tokens are still to be run.
@@ -106,16 +134,21 @@ impl<S> Running<S> {
     /// Takes the next generated token; says whether it was the last.
     fn push(&mut self, token: u32) -> Option<FinishReason> {
         self.tokens.push(token);
-        let generated = self.tokens.len() - self.prompt_len;
-        if self.stop_tokens.contains(&token) {
-            Some(FinishReason::Stop)
-        } else if generated >= self.max_new_tokens as usize {
-            Some(FinishReason::Length)
-        } else if self.settled >= self.max_tokens as usize {
-            Some(FinishReason::Capacity)
-        } else {
-            None
-        }
+        finish_reason(self, token)
+    }
+}
+
+/// Whether a request that stands where `running` does ends with `token` as its newest.
+pub(super) fn finish_reason<S>(running: &Running<S>, token: u32) -> Option<FinishReason> {
+    let generated = running.tokens.len() - running.prompt_len;
+    if running.stop_tokens.contains(&token) {
+        Some(FinishReason::Stop)
+    } else if generated >= running.max_new_tokens as usize {
+        Some(FinishReason::Length)
+    } else if running.settled >= running.max_tokens as usize {
+        Some(FinishReason::Capacity)
+    } else {
+        None
     }
 }
 
@@ -148,7 +181,8 @@ impl<S> Scheduler<S> {
         !self.waiting.is_empty() || !self.running.is_empty()
     }
 
-    /// The next prefill step: prompts in admission order, packed up to the largest bucket. A prompt is cut where the bucket is full.
+    /// The next prefill step: prompts in admission order, packed up to the largest bucket. A prompt is cut where the bucket is full
+    /// and where it is to be cached.
     pub fn chunks(&self) -> Vec<Chunk> {
         let mut room = self.max_chunk_tokens;
         let mut chunks = Vec::new();
@@ -158,10 +192,12 @@ impl<S> Scheduler<S> {
             .enumerate()
             .filter(|(_, running)| running.prefilling())
         {
-            let num_tokens = room.min(running.prompt_len - running.settled);
-            if num_tokens == 0 {
+            if room == 0 {
                 break;
             }
+            let end = running.stops.front().copied();
+            let end = end.unwrap_or(running.prompt_len);
+            let num_tokens = room.min(end - running.settled);
             chunks.push(Chunk { index, num_tokens });
             room -= num_tokens;
         }
@@ -191,6 +227,7 @@ mod tests {
             request,
             generated: Vec::new(),
             max_tokens: 1000,
+            completions: Vec::new(),
         }
     }
 

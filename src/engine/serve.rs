@@ -1,12 +1,12 @@
 //! The engine: requests in, tokens out.
 
-use crate::arena::{Arena, Ledger};
+use crate::arena::{AllocationGate, Arena, Ledger};
 use crate::driver::{DevicePtr, KernelNode, MemInfo};
-use crate::kv::{CarveReport, KvSequences, SequenceId};
+use crate::kv::{CarveReport, KvError, KvSequences, SequenceId};
 use crate::model::ModelConfig;
 
-use super::runner::{Row, Runner, Segment};
-use super::scheduler::{Running, Scheduler, Waiting};
+use super::runner::{Draft, Row, Runner, Segment};
+use super::scheduler::{Chunk, Running, Scheduler, Waiting};
 use super::{EngineError, Event, Request, RequestId, StartupTimings};
 use crate::kernels::Phase;
 
@@ -26,8 +26,22 @@ pub struct Engine {
     /// Generated tokens that pages are promised for at a time.
     pub(super) admit_new_tokens: u32,
     pub(super) num_preemptions: u64,
+    /// Closed but while KV grows on demand.
+    pub(super) gate: AllocationGate,
+    /// Whether the KV memory is given back.
+    pub(super) asleep: bool,
     /// What ended the engine's usefulness, if anything did.
     pub(super) failure: Option<String>,
+}
+
+/// Rounds of compaction tried for one step before requests are preempted.
+const MAX_ROUNDS: u32 = 16;
+
+/// What has been tried for a step that finds no pages.
+#[derive(Debug, Default)]
+struct MakingRoom {
+    /// Rounds of compaction.
+    rounds: u32,
 }
 
 /// A range of device addresses that never moves while the engine lives.
@@ -100,7 +114,8 @@ impl Engine {
     /// The driver call fails.
     pub fn captured_kernels(&self) -> Result<Vec<KernelNode>, EngineError> {
         let mut nodes = Vec::new();
-        for captured in self.runner.graphs.values() {
+        let graphs = self.runner.graphs.values();
+        for captured in graphs.chain(&self.runner.moves_graph) {
             nodes.extend(captured.graph.kernel_nodes()?);
         }
         Ok(nodes)
@@ -131,6 +146,7 @@ impl Engine {
             request,
             generated: Vec::new(),
             max_tokens,
+            completions: Vec::new(),
         };
         self.scheduler.waiting.push_back(waiting);
         Ok(id)
@@ -156,6 +172,11 @@ impl Engine {
         self.num_preemptions
     }
 
+    /// Pages that were moved so that slabs became free: by compaction, and by shrinking.
+    pub fn num_moved_pages(&self) -> u64 {
+        self.runner.num_moved_pages
+    }
+
     /// Ends a request early; its pages are free for the next step. An unknown or finished id is no error.
     ///
     /// # Errors
@@ -165,6 +186,13 @@ impl Engine {
         self.scheduler
             .waiting
             .retain(|waiting| waiting.id != request);
+        let waiting = self.scheduler.waiting.iter_mut();
+        let waiting = waiting.map(|waiting| &mut waiting.completions);
+        let running = self.scheduler.running.iter_mut();
+        let running = running.map(|running| &mut running.completions);
+        for completions in waiting.chain(running) {
+            completions.retain(|completion| *completion != request);
+        }
         if let Some(index) = self
             .scheduler
             .running
@@ -181,9 +209,12 @@ impl Engine {
     /// step. Returns one event a generated token.
     ///
     /// # Errors
-    /// A driver call fails. The engine then refuses further work.
+    /// The engine sleeps; the next request does not fit into what KV memory is left; or a driver call fails, and then the engine refuses
+    /// further work.
     pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
         self.check_usable()?;
+        self.check_awake()?;
+        self.admit()?;
         let stepped = self.try_step();
         self.remember_failure(stepped)
     }
@@ -232,7 +263,6 @@ impl Engine {
     }
 
     fn try_step(&mut self) -> Result<Vec<Event>, EngineError> {
-        self.admit()?;
         let mut events = Vec::new();
         self.decode_step(&mut events)?;
         self.retire(&events)?;
@@ -249,26 +279,38 @@ impl Engine {
                 break;
             };
             let promised = waiting.promise(self.admit_new_tokens);
-            match self.runner.start(promised)? {
-                Some(sequence) => self
-                    .scheduler
-                    .running
-                    .push(Running::new(waiting, sequence, promised)),
-                None => {
+            let started = self.runner.start_prompt(&waiting.request.prompt, promised);
+            match started {
+                Ok(Some(started)) => self.scheduler.running.push(
+                    Running::new(waiting, started.sequence, promised)
+                        .on_prefix(started.cached_tokens, &started.stops),
+                ),
+                refused => {
                     self.scheduler.waiting.push_front(waiting);
-                    break;
+                    return match refused {
+                        // KV is smaller than when it was accepted, having woken on a fuller device. Others go on.
+                        Err(EngineError::Kv(KvError::NeverFits { .. }))
+                            if !self.scheduler.running.is_empty() =>
+                        {
+                            Ok(())
+                        }
+                        refused => refused.map(|_| ()),
+                    };
                 }
             }
         }
         Ok(())
     }
 
+    /// At most one prefill step: as many chunks as there are pages for.
     fn prefill_step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let mut draft = self.runner.draft(Phase::Prefill);
-        let mut ran = Vec::new();
-        for chunk in self.scheduler.chunks() {
-            // A preempted request is the youngest, so what stands before it keeps its index.
-            while let Some(running) = self.scheduler.running.get(chunk.index) {
+        let mut room = MakingRoom::default();
+        loop {
+            let mut draft = self.runner.draft(Phase::Prefill);
+            let chunks = self.scheduler.chunks();
+            let mut planned = 0;
+            for chunk in &chunks {
+                let running = &self.scheduler.running[chunk.index];
                 let end = running.settled + chunk.num_tokens;
                 let segment = Segment {
                     sequence: running.sequence,
@@ -276,64 +318,124 @@ impl Engine {
                     tokens: &running.tokens[running.settled..end],
                     wants_output: end == running.prompt_len,
                 };
-                if self.runner.add_segment(&mut draft, &segment)? {
-                    ran.push(chunk);
+                if !self.runner.add_segment(&mut draft, &segment)? {
                     break;
                 }
-                self.preempt_youngest()?;
+                planned += 1;
             }
+            if planned > 0 {
+                return self.run_chunks(draft, &chunks[..planned], events);
+            }
+            if chunks.is_empty() {
+                return Ok(());
+            }
+            self.make_room(&mut room)?;
         }
-        if ran.is_empty() {
-            return Ok(());
-        }
-        let mut sampled = self.runner.run(draft)?.1.into_iter();
-        for chunk in ran {
+    }
+
+    fn run_chunks(
+        &mut self,
+        draft: Draft,
+        chunks: &[Chunk],
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        let mut sampled = self.runner.run(draft)?.1.into_iter().enumerate();
+        for chunk in chunks {
             let running = &mut self.scheduler.running[chunk.index];
             let wanted_output = running.settled + chunk.num_tokens == running.prompt_len;
             let next = if wanted_output { sampled.next() } else { None };
-            events.extend(advance(running, chunk.num_tokens, next));
+            events.extend(advance(
+                running,
+                chunk.num_tokens,
+                next.map(|(_, token)| token),
+            ));
+            if let Some((output_row, _)) = next {
+                self.start_completions(chunk.index, output_row, events)?;
+            }
+            let running = &mut self.scheduler.running[chunk.index];
+            if let Some(stop) = running.take_stop() {
+                self.runner
+                    .cache_prompt(running.sequence, &running.tokens[..stop])?;
+            }
         }
         Ok(())
     }
 
+    /// One decode step over every request whose prompt is done; several where pages are so scarce that those of one part must run, and
+    /// give up what they hold, before the next part finds its own.
     fn decode_step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let mut draft = self.runner.draft(Phase::Decode);
-        let mut ran = Vec::new();
-        for index in self.scheduler.decoding() {
-            while let Some(running) = self.scheduler.running.get_mut(index) {
-                let row = Row {
-                    sequence: running.sequence,
-                    position: running.settled as u32,
-                    token: running.tokens[running.settled],
-                };
-                if row.position == running.promised {
-                    let more = running
-                        .promised
-                        .saturating_add(self.admit_new_tokens)
-                        .min(running.max_tokens);
-                    if self.runner.raise(running.sequence, more)? {
-                        running.promised = more;
-                    } else {
-                        self.preempt_youngest()?;
-                        continue;
-                    }
+        let rows = self.scheduler.decoding();
+        let mut room = MakingRoom::default();
+        let mut next = 0;
+        // A preempted request is the youngest, so what stands before it keeps its index.
+        while rows
+            .get(next)
+            .is_some_and(|index| *index < self.scheduler.running.len())
+        {
+            let mut draft = self.runner.draft(Phase::Decode);
+            let first = next;
+            while let Some(index) = rows.get(next)
+                && self.add_row(&mut draft, *index)?
+            {
+                next += 1;
+            }
+            if next == first {
+                if rows[next] < self.scheduler.running.len() {
+                    self.make_room(&mut room)?;
                 }
-                if self.runner.add_row(&mut draft, &row)? {
-                    ran.push(index);
-                    break;
-                }
+                continue;
+            }
+            room = MakingRoom::default();
+            let sampled = self.runner.run(draft)?.1;
+            for (index, token) in rows[first..next].iter().zip(sampled) {
+                let running = &mut self.scheduler.running[*index];
+                events.extend(advance(running, 1, Some(token)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the next token of a running request to a decode step; `false` when there is no page for it now, or when it was the
+    /// youngest and its promise could not be raised.
+    fn add_row(&mut self, draft: &mut Draft, index: usize) -> Result<bool, EngineError> {
+        while let Some(running) = self.scheduler.running.get_mut(index) {
+            let row = Row {
+                sequence: running.sequence,
+                position: running.settled as u32,
+                token: running.tokens[running.settled],
+            };
+            if row.position < running.promised {
+                return self.runner.add_row(draft, &row);
+            }
+            let more = running
+                .promised
+                .saturating_add(self.admit_new_tokens)
+                .min(running.max_tokens);
+            if self.runner.raise(running.sequence, more)? {
+                running.promised = more;
+            } else {
                 self.preempt_youngest()?;
             }
         }
-        if ran.is_empty() {
+        Ok(false)
+    }
+
+    /// What is left to try for a step that nothing could be planned in, cached prefixes that nobody uses being gone: pages move together,
+    /// then prefixes go that requests share, then the youngest request.
+    fn make_room(&mut self, room: &mut MakingRoom) -> Result<(), EngineError> {
+        if room.rounds < MAX_ROUNDS {
+            room.rounds += 1;
+            if self.runner.compact()? {
+                return Ok(());
+            }
+            room.rounds = MAX_ROUNDS;
+        }
+        if self.runner.clear_prefixes()? {
+            // What only the tree held in common with a request is that request's own now, and may move or be taken over.
+            room.rounds = 0;
             return Ok(());
         }
-        let sampled = self.runner.run(draft)?.1;
-        for (index, token) in ran.into_iter().zip(sampled) {
-            let running = &mut self.scheduler.running[index];
-            events.extend(advance(running, 1, Some(token)));
-        }
-        Ok(())
+        self.preempt_youngest()
     }
 
     /// Takes the pages of the request admitted last. It waits in front of all others and is recomputed when there is room.
@@ -342,12 +444,19 @@ impl Engine {
             // Admission promised a lone request all it may need.
             return Err(EngineError::Busy { found: 1, limit: 0 });
         }
-        if let Some(running) = self.scheduler.running.pop() {
-            self.num_preemptions += 1;
-            self.runner.sequences.release(running.sequence)?;
-            self.scheduler.waiting.push_front(running.into_waiting());
-        }
+        self.preempt()?;
         Ok(())
+    }
+
+    /// As [`Engine::preempt_youngest`], the last one included; `false` when none runs.
+    pub(super) fn preempt(&mut self) -> Result<bool, EngineError> {
+        let Some(running) = self.scheduler.running.pop() else {
+            return Ok(false);
+        };
+        self.num_preemptions += 1;
+        self.runner.sequences.release(running.sequence)?;
+        self.scheduler.waiting.push_front(running.into_waiting());
+        Ok(true)
     }
 
     /// Gives back the pages of requests that ended in this step.

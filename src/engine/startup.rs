@@ -11,15 +11,18 @@ use crate::kernels::{self, Kernels, KvView, Phase};
 use crate::kv::eligibility::{Eligibility, StartUp, eligibility};
 use crate::kv::reserve::{PrefillGraphs, StaticReserve};
 use crate::kv::{
-    self, Carve, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, Shard, SlabLayout,
+    self, Carve, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, PrefixTree, Shard,
+    SlabLayout,
 };
 use crate::model::{Checkpoint, ModelConfig, ModelError, ModelProgram, WeightLayout};
 
 use super::forward::Forward;
+use super::moves::{MOVES_BYTES, Moves};
 use super::options::Limits;
 use super::runner::Runner;
 use super::scheduler::Scheduler;
 use super::serve::Engine;
+use super::staging::Staging;
 use super::step::{Bucket, StepLayout};
 use super::upload::upload_weights;
 use super::warm_up::WarmUp;
@@ -289,7 +292,7 @@ impl Engine {
             let inv_freq = rope.inv_freq(loaded.config.head_dim);
             stream.copy_to_device(*table, bytemuck::cast_slice(&inv_freq))?;
         }
-        let mut step_image = PinnedBuffer::new(&context, sizes.step_bytes as usize)?;
+        let mut staging = Staging::new(&context, sizes.step_bytes.max(MOVES_BYTES) as usize)?;
         let sampled_image =
             PinnedBuffer::new(&context, sizes.max_output_rows as usize * size_of::<u32>())?;
 
@@ -317,6 +320,7 @@ impl Engine {
             workspace,
             table_columns: sizes.table_columns,
         };
+        let moves = Moves::new(&kv);
         // Nothing may take device memory between here and the reading but the driver itself, for graphs.
         gate.close();
         let null_pages: Vec<PageEntry> = loaded
@@ -327,15 +331,17 @@ impl Engine {
         let mut warm_up = WarmUp {
             stream: &stream,
             forward: &forward,
-            image: &mut step_image,
+            moves: &moves,
+            staging: &mut staging,
             null_pages,
             windows: loaded.windows(),
         };
-        let graphs = if options.eager {
+        let (graphs, moves_graph) = if options.eager {
             warm_up.eagerly(&layouts)?;
-            BTreeMap::new()
+            (BTreeMap::new(), None)
         } else {
-            warm_up.capture(&layouts, progress)?
+            let graphs = warm_up.capture(&layouts, progress)?;
+            (graphs, Some(warm_up.capture_moves()?))
         };
         timings.capture_us = watch.lap();
 
@@ -391,16 +397,25 @@ impl Engine {
             next_request: 0,
             admit_new_tokens: options.admit_new_tokens,
             num_preemptions: 0,
+            gate,
+            asleep: false,
             failure: None,
             runner: Runner {
                 windows: loaded.windows(),
                 graphs,
+                moves_graph,
+                moves,
                 layouts,
                 forward,
+                prefixes: options
+                    .prefix_cache
+                    .then(|| PrefixTree::for_sequences(&sequences)),
                 sequences,
                 limits: loaded.limits,
                 updates: Vec::new(),
-                step_image,
+                pending: Vec::new(),
+                num_moved_pages: 0,
+                staging,
                 sampled_image,
                 kv,
                 workspace: workspace_arena,

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::driver::{PinnedBuffer, Stream};
+use crate::driver::Stream;
 use crate::kernels::{self, DecodeRowInput, Phase, PrefillSegment, TableUpdate};
 use crate::kv::PageEntry;
 
 use super::forward::Forward;
+use super::moves::Moves;
 use super::runner::Captured;
+use super::staging::Staging;
 use super::step::{Bucket, GroupWork, StepLayout, StepPlan};
 use super::{EngineError, Progress};
 
@@ -18,8 +20,8 @@ use super::{EngineError, Progress};
 pub(super) struct WarmUp<'a> {
     pub stream: &'a Stream,
     pub forward: &'a Forward,
-    /// Host image of the step buffer.
-    pub image: &'a mut PinnedBuffer,
+    pub moves: &'a Moves,
+    pub staging: &'a mut Staging,
     /// The null page of each layer group.
     pub null_pages: Vec<PageEntry>,
     /// The window of each layer group.
@@ -36,7 +38,8 @@ impl WarmUp<'_> {
         let mut graphs = BTreeMap::new();
         let total = layouts.len() as u32;
         for (done, (bucket, layout)) in (1..).zip(layouts.iter().rev()) {
-            let captured = self.capture_one(layout)?;
+            let captured =
+                self.capture_one(|warm_up| warm_up.forward.issue(warm_up.stream, layout))?;
             self.copy_in(layout)?;
             captured.exec.launch(self.stream)?;
             self.stream.synchronize()?;
@@ -46,7 +49,17 @@ impl WarmUp<'_> {
         Ok(graphs)
     }
 
-    /// Runs the largest bucket of each phase without graphs.
+    /// Captures, uploads and runs the graph of table entries and page copies, with nothing to do.
+    pub fn capture_moves(&mut self) -> Result<Captured, EngineError> {
+        let captured =
+            self.capture_one(|warm_up| warm_up.moves.issue(warm_up.stream, warm_up.forward))?;
+        self.copy_no_moves()?;
+        captured.exec.launch(self.stream)?;
+        self.stream.synchronize()?;
+        Ok(captured)
+    }
+
+    /// Runs the largest bucket of each phase, and what comes before a step, without graphs.
     pub fn eagerly(&mut self, layouts: &BTreeMap<Bucket, StepLayout>) -> Result<(), EngineError> {
         for phase in [Phase::Prefill, Phase::Decode] {
             if let Some(layout) = layouts
@@ -58,12 +71,17 @@ impl WarmUp<'_> {
                 self.stream.synchronize()?;
             }
         }
-        Ok(())
+        self.copy_no_moves()?;
+        self.moves.issue(self.stream, self.forward)?;
+        Ok(self.stream.synchronize()?)
     }
 
-    fn capture_one(&self, layout: &StepLayout) -> Result<Captured, EngineError> {
+    fn capture_one(
+        &self,
+        issue: impl FnOnce(&Self) -> Result<(), EngineError>,
+    ) -> Result<Captured, EngineError> {
         self.stream.begin_capture()?;
-        let issued = self.forward.issue(self.stream, layout);
+        let issued = issue(self);
         // The capture is ended whatever happened in it; a failed pass is the error that counts.
         let graph = self.stream.end_capture();
         if graph.is_err() && self.stream.is_capturing().unwrap_or(false) {
@@ -78,16 +96,22 @@ impl WarmUp<'_> {
     }
 
     fn copy_in(&mut self, layout: &StepLayout) -> Result<(), EngineError> {
-        let used_bytes = self
-            .dummy_step(layout.bucket.phase)
-            .write(layout, self.image.as_mut_slice());
-        // SAFETY: the device's step buffer has room for every bucket's image, and the caller waits before the next copy.
+        let step = self.dummy_step(layout.bucket.phase);
+        let destination = self.forward.workspace.step;
+        // SAFETY: the device's step buffer has room for every bucket's image; steps follow each other on the stream.
         unsafe {
-            self.stream.copy_htod_async(
-                self.forward.workspace.step,
-                self.image.as_ptr(),
-                used_bytes,
-            )
+            self.staging
+                .copy(self.stream, destination, |image| step.write(layout, image))
+        }?;
+        Ok(())
+    }
+
+    fn copy_no_moves(&mut self) -> Result<(), EngineError> {
+        let destination = self.forward.workspace.moves;
+        // SAFETY: the moves buffer has room for the image; launches that read it come before or after it on the stream.
+        unsafe {
+            self.staging
+                .copy(self.stream, destination, Moves::write_nothing)
         }?;
         Ok(())
     }

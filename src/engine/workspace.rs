@@ -3,6 +3,7 @@
 use crate::driver::DevicePtr;
 use crate::model::{ModelConfig, ModelProgram};
 
+use super::moves::MOVES_BYTES;
 use super::options::Limits;
 
 /// Alignment of every buffer.
@@ -28,6 +29,8 @@ pub(super) struct WorkspaceSizes {
 pub(super) struct Workspace {
     /// The step buffer, see [`super::step`].
     pub step: DevicePtr,
+    /// What [`super::moves`] launches read.
+    pub moves: DevicePtr,
     /// `[max_seqs, table_columns]` u32 of each layer group.
     pub block_tables: Vec<DevicePtr>,
     /// `[head_dim / 2]` f32 of each RoPE.
@@ -84,6 +87,7 @@ impl Workspace {
 
         let workspace = Workspace {
             step: buffer(sizes.step_bytes, 1),
+            moves: buffer(MOVES_BYTES, 1),
             block_tables: (0..num_groups).map(|_| buffer(table, 4)).collect(),
             inv_freq: program
                 .ropes

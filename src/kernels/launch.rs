@@ -305,7 +305,7 @@ impl Kernels {
         unsafe { self.launch(stream, shape::kv_append(rows, heads, head_dim), &params) }
     }
 
-    /// Copies `num_pairs` pages of one group, all layers.
+    /// Copies `num_pairs` pages of one group, all layers; as many of them as `count` says when it is launched, if it is given.
     ///
     /// # Safety
     /// See [`Kernels`]. No page may be the source of one pair and the destination of another, nor the destination of two.

@@ -277,7 +277,7 @@ mirrored! {
     }
 
     /// Of [`Kernels::page_copy`](super::Kernels::page_copy).
-    PageCopyParams: 48 {
+    PageCopyParams: 56 {
         /// Bytes of device memory the launch moves; filled in by the launch method.
         bytes_touched: u64 = 0,
         /// `[num_pairs, 2]` u32; source entry, destination entry.
@@ -286,7 +286,7 @@ mirrored! {
         base: DevicePtr = 16,
         /// Bytes from one layer's chunk of a page to the next layer's.
         layer_stride: u64 = 24,
-        /// Pages to copy.
+        /// Pages to copy; at most so many where `count` is given.
         num_pairs: u32 = 32,
         /// Layers of the group.
         num_layers: u32 = 36,
@@ -294,6 +294,8 @@ mirrored! {
         layer_page_bytes: u32 = 40,
         /// Zero.
         reserved: u32 = 44,
+        /// One u32, or null: how many of the pairs there are.
+        count: DevicePtr = 48,
     }
 
     /// Of [`Kernels::decode_attention`](super::Kernels::decode_attention).

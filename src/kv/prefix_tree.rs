@@ -21,6 +21,7 @@ use super::sequences::{KvSequences, PageMove, PrefixPages, SequenceId};
 use super::window;
 
 mod evict;
+mod peek;
 mod source;
 
 pub use source::{PageHolder, PageSource, Uncached};
@@ -165,16 +166,15 @@ impl PrefixTree {
     }
 
     /// The longest cached prefix of `prompt` that a sequence can continue from; of 0 tokens if there is none. The last token of the prompt
-    /// is never part of it: something must be computed.
+    /// is never part of it: something must be computed. It counts as used now.
     pub fn lookup(&mut self, prompt: &[u32]) -> PrefixPages {
         self.clock += 1;
         self.counters.lookups += 1;
-        let usable = prompt.len().saturating_sub(1) / self.block_tokens as usize
-            * self.block_tokens as usize;
-        let (path, matched) = self.walk(&prompt[..usable]);
+        let usable = self.usable(prompt);
+        let (path, matched) = self.walk(usable);
         let found = self.boundary(&path, matched);
         let Some((tokens, tail)) = found else {
-            let reason = match (usable, matched) {
+            let reason = match (usable.len(), matched) {
                 (0, _) => &mut self.counters.misses_too_short,
                 (_, 0) => &mut self.counters.misses_unknown,
                 _ => &mut self.counters.misses_no_window,
@@ -186,32 +186,7 @@ impl PrefixTree {
         self.counters.saved_tokens += u64::from(tokens);
         self.counters.hits_cut_by_window += u64::from(tokens < matched);
         self.touch(&path, tail);
-        let pages = |(index, group): (usize, &TreeGroup)| {
-            let end = tokens / group.page_tokens;
-            if group.is_full() {
-                let mut pages = Vec::with_capacity(end as usize);
-                for &node in &path {
-                    let missing = end as usize - pages.len();
-                    let edge = &self.nodes[node].pages[index];
-                    pages.extend(edge.iter().take(missing));
-                }
-                return (0, pages);
-            }
-            let first = group.kind.first_visible(tokens) / group.page_tokens;
-            let Some(tail) = tail else {
-                return (first, Vec::new());
-            };
-            let (from, pages) = &self.tails[tail].windows[index];
-            let held = from / group.page_tokens;
-            (
-                first,
-                pages[(first - held) as usize..(end - held) as usize].to_vec(),
-            )
-        };
-        PrefixPages {
-            tokens,
-            groups: self.groups.iter().enumerate().map(pages).collect(),
-        }
+        self.pages_up_to(&path, tokens, tail)
     }
 
     /// The last boundary on `path`, up to `matched` tokens, whose windows are there.
@@ -444,8 +419,6 @@ impl PrefixTree {
     ) -> Result<NodeId, KvError> {
         let start = self.nodes[parent].end();
         let mut pages = vec![Vec::new(); self.groups.len()];
-        // Where a block is several pages, prompts that part within it share its first ones.
-        let mut new_pages = vec![0; self.groups.len()];
         for (index, group) in self
             .groups
             .iter()
@@ -457,10 +430,7 @@ impl PrefixTree {
             pages[index].reserve_exact(columns.len());
             for column in columns {
                 match source.cache(GroupId(index as u32), column) {
-                    Ok((entry, new)) => {
-                        pages[index].push(entry);
-                        new_pages[index] += u64::from(new);
-                    }
+                    Ok((entry, _)) => pages[index].push(entry),
                     Err(error) => {
                         for (index, pages) in pages.iter().enumerate() {
                             for &entry in pages {
@@ -472,8 +442,8 @@ impl PrefixTree {
                 }
             }
         }
-        for (count, new) in self.counters.cached_pages.iter_mut().zip(new_pages) {
-            *count += new;
+        for (count, pages) in self.counters.cached_pages.iter_mut().zip(&pages) {
+            *count += pages.len() as u64;
         }
         let leaf = self.new_node();
         self.nodes[leaf] = Node {

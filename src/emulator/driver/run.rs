@@ -17,13 +17,10 @@ impl State {
     pub(super) fn run_work(&mut self, work: &Work) -> Result<f64, WorkFault> {
         match work {
             Work::Kernel(launch) => self.run_kernel(launch),
-            Work::Graph(program) => match self.check.clone() {
-                Some(checker) => self.run_checked_graph(&checker, &program.work, &program.after),
-                None => program
-                    .work
-                    .iter()
-                    .try_fold(0.0, |busy, work| Ok(busy + self.run_work(work)?)),
-            },
+            Work::Graph(program) => program
+                .work
+                .iter()
+                .try_fold(0.0, |busy, work| Ok(busy + self.run_work(work)?)),
             Work::Record(_) | Work::Wait => Ok(0.0),
             Work::ToDevice {
                 destination,
@@ -32,7 +29,6 @@ impl State {
             } => {
                 let space = self.space()?;
                 check(&space, *destination, *bytes, true, "copy to device")?;
-                self.check_access("copy to device", *destination, *bytes as u64, true)?;
                 let source = match source {
                     HostSource::Snapshot(copy) => copy.as_ptr(),
                     HostSource::Pinned(address) => {
@@ -55,7 +51,6 @@ impl State {
             } => {
                 let space = self.space()?;
                 check(&space, *source, *bytes, false, "copy to host")?;
-                self.check_access("copy to host", *source, *bytes as u64, false)?;
                 if *pinned {
                     check_pinned(&space, *destination, *bytes)?;
                 }
@@ -72,7 +67,6 @@ impl State {
                 let space = self.space()?;
                 check(&space, *source, *bytes, false, "copy's source")?;
                 check(&space, *destination, *bytes, true, "copy's destination")?;
-                self.check_copy(*destination, *source, *bytes as u64)?;
                 // SAFETY: both ranges were checked to be mapped with the rights needed.
                 unsafe { std::ptr::copy(*source as *const u8, *destination as *mut u8, *bytes) };
                 Ok(2.0 * *bytes as f64 / self.profile.copy_bytes_per_second * 1e6)
@@ -85,7 +79,6 @@ impl State {
             } => {
                 let space = self.space()?;
                 check(&space, *destination, width * count, true, "fill")?;
-                self.check_access("fill", *destination, (width * count) as u64, true)?;
                 if *width == 1 {
                     // SAFETY: the range was checked to be mapped and writable.
                     unsafe { (*destination as *mut u8).write_bytes(*value as u8, *count) };
@@ -110,7 +103,6 @@ impl State {
             poison: self.profile.poison,
             counters: self.profile.counters,
             sm_count: self.profile.sm_count,
-            check: self.check.clone(),
             ..ExecOptions::default()
         };
         let spec = LaunchSpec {
@@ -120,11 +112,8 @@ impl State {
             dynamic_shared_bytes: launch.shared_bytes,
             params: &launch.params,
         };
-        let (result, footprint) = exec::run_traced(&spec, space.as_ref(), &options);
-        if self.check.is_some() {
-            self.touched.absorb(footprint);
-        }
-        let counters = result.map_err(|fault| (code_of(&fault), fault.to_string()))?;
+        let counters = exec::run(&spec, space.as_ref(), &options)
+            .map_err(|fault| (code_of(&fault), fault.to_string()))?;
         match self.kernels.get_mut(&launch.code.name) {
             Some(total) => *total += counters,
             None => {

@@ -240,7 +240,6 @@ impl Lowering<'_> {
             pure: false,
             copy: false,
             is_call: false,
-            select: false,
         });
         let last = self.insts.len() - 1;
         &mut self.insts[last]
@@ -422,11 +421,7 @@ impl Lowering<'_> {
                 {
                     return Err(unknown());
                 }
-                let handler = match base {
-                    "membar" | "fence" => control::fence(),
-                    _ => control::nothing(),
-                };
-                self.push(handler, vec![], vec![]);
+                self.push(control::nothing(), vec![], vec![]);
             }
             // Cache policies change nothing here.
             "createpolicy" if ty == "b64" && !o.is_empty() => {
@@ -459,7 +454,7 @@ impl Lowering<'_> {
                     self.source(p, RegClass::Pred)?,
                 ];
                 let dst = self.destination(d, class)?;
-                self.pure(handler, dst, srcs).select = true;
+                self.pure(handler, dst, srcs);
             }
             "slct" => {
                 let [d, a, b, c] = o else {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, MAX_DIM, quote, show};
+use super::{ConfigError, MAX_DIM, show};
 use crate::kv::families::{ClassDefaults, class_defaults};
 use crate::kv::geometry::MAX_LAYERS;
 
@@ -140,7 +140,7 @@ impl<'a> TextConfig<'a> {
     pub fn missing(&self, field: &'static str) -> ConfigError {
         ConfigError::Missing {
             field,
-            model_type: quote(self.model_type),
+            model_type: self.model_type.to_owned(),
         }
     }
 
@@ -199,7 +199,7 @@ impl<'a> TextConfig<'a> {
 
 pub(super) fn invalid(field: &str, value: &Value, expected: &str) -> ConfigError {
     ConfigError::Invalid {
-        field: quote(field),
+        field: field.to_owned(),
         value: show(value),
         expected: expected.to_owned(),
     }
