@@ -21,7 +21,9 @@
 //! | [`Profile`] | what a device claims to be, and what contexts, modules and graphs cost on it |
 //! | [`DeviceReport`] | live objects, memory by holder, calls, counters |
 //! | [`ptx`], [`ir`], [`exec`] | PTX text to intermediate form to execution |
+//! | [`check`] | the checked mode: races, uninitialised reads, bounds, leaks |
 
+pub mod check;
 pub mod exec;
 pub mod ir;
 pub mod ptx;
@@ -31,6 +33,7 @@ mod mem;
 mod profile;
 mod report;
 
+pub use check::{CheckKind, CheckOptions, CheckReport};
 pub use exec::Counters;
 pub use profile::Profile;
 pub use report::{DeviceReport, LiveObjects};
@@ -55,7 +58,7 @@ impl Driver {
 /// Adds a device and gives its ordinal in [`Driver::emulator`]. Devices are never removed.
 ///
 /// # Panics
-/// When the granularity is not a power of two of at least 4 KiB, or the device has no memory.
+/// When the granularity is not a power of two of at least 4 KiB, the device has no memory, or `NEAP_CHECK` is malformed.
 pub fn add_device(profile: Profile) -> u32 {
     let grain = profile.granularity_bytes;
     assert!(
@@ -63,6 +66,13 @@ pub fn add_device(profile: Profile) -> u32 {
         "the granularity must be a power of two of at least 4096 bytes, not {grain}"
     );
     assert!(profile.total_bytes >= grain, "the device has no memory");
+    let mut profile = profile;
+    if profile.check.is_none() {
+        profile.check = match CheckOptions::from_environment() {
+            Ok(check) => check,
+            Err(message) => panic!("{message}"),
+        };
+    }
     driver::add_device(profile)
 }
 
@@ -83,6 +93,29 @@ pub fn report(ordinal: u32) -> DeviceReport {
 #[must_use]
 pub fn last_fault(ordinal: u32) -> Option<String> {
     driver::fault(ordinal)
+}
+
+/// Everything the checked mode has found on the device so far, one entry a kind and place; empty without checked mode.
+///
+/// # Panics
+/// When there is no device of this ordinal.
+#[must_use]
+pub fn check_reports(ordinal: u32) -> Vec<CheckReport> {
+    match driver::checker(ordinal) {
+        Some(checker) => checker.map_or_else(Vec::new, |checker| checker.reports()),
+        None => panic!("the emulator has no device {ordinal}"),
+    }
+}
+
+/// As [`check_reports`], and forgets them.
+///
+/// # Panics
+/// When there is no device of this ordinal.
+pub fn take_check_reports(ordinal: u32) -> Vec<CheckReport> {
+    match driver::checker(ordinal) {
+        Some(checker) => checker.map_or_else(Vec::new, |checker| checker.take_reports()),
+        None => panic!("the emulator has no device {ordinal}"),
+    }
 }
 
 /// Why the calling thread's latest failed call on the emulator failed, where there is more to say than the code.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::check::CheckOptions;
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -62,6 +64,9 @@ pub struct Profile {
     pub poison_limit_bytes: u64,
     /// Count memory sectors and bank conflicts of every launch (slower).
     pub counters: bool,
+    /// Run in checked mode: find races, uninitialised reads, accesses out of bounds and leaks (many times slower).
+    /// `NEAP_CHECK` in the environment sets it for every device that leaves it open.
+    pub check: Option<CheckOptions>,
     /// CPU threads a launch may use; 0 is one per CPU.
     pub threads: usize,
     /// Backward branches one warp may take before a launch counts as hung.
@@ -149,6 +154,7 @@ fn h200() -> Profile {
         poison: true,
         poison_limit_bytes: 256 * MIB,
         counters: false,
+        check: None,
         threads: 0,
         watchdog_branches: 1 << 32,
     }

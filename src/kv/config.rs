@@ -172,13 +172,20 @@ pub enum ConfigError {
 
 /// A value as JSON, short enough for a sentence.
 fn show(value: &Value) -> String {
+    shorten(&value.to_string())
+}
+
+/// A text of the file as part of a sentence: on one line, and short.
+fn quote(text: &str) -> String {
+    shorten(&text.escape_debug().to_string())
+}
+
+fn shorten(text: &str) -> String {
     const LONGEST: usize = 60;
-    let text = value.to_string();
-    if text.chars().count() <= LONGEST {
-        return text;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
-    let head = text.chars().take(LONGEST).collect::<String>();
-    format!("{head}...")
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub struct GroupId(pub u32);
 
 impl GroupId {
     /// The same number, to index with.
+    #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize

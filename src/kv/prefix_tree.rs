@@ -419,6 +419,8 @@ impl PrefixTree {
     ) -> Result<NodeId, KvError> {
         let start = self.nodes[parent].end();
         let mut pages = vec![Vec::new(); self.groups.len()];
+        // Where a block is several pages, prompts that part within it share its first ones.
+        let mut new_pages = vec![0; self.groups.len()];
         for (index, group) in self
             .groups
             .iter()
@@ -430,7 +432,10 @@ impl PrefixTree {
             pages[index].reserve_exact(columns.len());
             for column in columns {
                 match source.cache(GroupId(index as u32), column) {
-                    Ok((entry, _)) => pages[index].push(entry),
+                    Ok((entry, new)) => {
+                        pages[index].push(entry);
+                        new_pages[index] += u64::from(new);
+                    }
                     Err(error) => {
                         for (index, pages) in pages.iter().enumerate() {
                             for &entry in pages {
@@ -442,8 +447,8 @@ impl PrefixTree {
                 }
             }
         }
-        for (count, pages) in self.counters.cached_pages.iter_mut().zip(&pages) {
-            *count += pages.len() as u64;
+        for (count, new) in self.counters.cached_pages.iter_mut().zip(new_pages) {
+            *count += new;
         }
         let leaf = self.new_node();
         self.nodes[leaf] = Node {

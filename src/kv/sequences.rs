@@ -16,7 +16,8 @@
 //!
 //! # Shared pages
 //! Forks and cached prefixes share pages. A write into a shared page first makes a copy of it, for the page-copy kernel to
-//! run at the start of the step: [`KvSequences::page_copies`]. What leaves a sequence between such a copy and the launch of its
+//! run at the start of the step: [`KvSequences::page_copies`]. So does a decode into a page that a chunk of the same step leaves
+//! to it, for the chunk still reads it. What leaves a sequence between such a copy and the launch of its
 //! step waits for that step, so no page is both read and overwritten by one step.
 //!
 //! # What admission promises (I8)
@@ -137,6 +138,8 @@ pub struct KvSequences {
     origins: HashMap<PageEntry, PageEntry>,
     /// Whether the step being planned reads pages that its sequences no longer hold.
     reads_left_pages: bool,
+    /// Of those, the ones that a chunk reads and that other sequences held.
+    left_pages: Vec<(GroupId, PageEntry)>,
     demand: Vec<u64>,
     plans: Vec<GroupAppend>,
     /// Binary logarithm of the tokens of each group's page, where a row is a token.
@@ -173,6 +176,7 @@ impl KvSequences {
             copies: Vec::new(),
             origins: HashMap::new(),
             reads_left_pages: false,
+            left_pages: Vec::new(),
             demand: Vec::with_capacity(groups),
             plans: Vec::with_capacity(groups),
             page_shifts: geometry.groups.iter().map(page_shift).collect(),
@@ -542,6 +546,7 @@ impl KvSequences {
         &self.geometry
     }
 
+    #[inline]
     fn live(&self, id: SequenceId) -> Result<&Sequence, KvError> {
         let sequence = self.sequences.get(id.slot as usize);
         sequence

@@ -423,11 +423,7 @@ fn eight_bit_and_shorter_formats() {
         for relu in [false, true] {
             let suffix = if relu { ".relu" } else { "" };
             let one = |x: f32| {
-                let x = if relu && x < 0.0 || (relu && x == 0.0) {
-                    0.0
-                } else {
-                    x
-                };
+                let x = if relu && x <= 0.0 { 0.0 } else { x };
                 let code = nearest(&table, x, nan, sign);
                 // The short formats have no NaN: it becomes the largest value.
                 code

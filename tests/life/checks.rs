@@ -16,12 +16,12 @@ impl World {
         slots: &[Vec<u64>],
     ) {
         for (group, slots) in slots.iter().enumerate() {
-            let (window, page) = self.groups[group];
+            let kind = self.groups[group];
+            let page = kind.page;
             let from = match phase {
-                Phase::Prefill => {
-                    Self::first_visible(window, end.saturating_sub(self.setup.rewind))
-                        .clamp(begin, end)
-                }
+                Phase::Prefill => kind
+                    .first_visible(end.saturating_sub(self.setup.rewind))
+                    .clamp(begin, end),
                 Phase::Decode => begin,
             };
             let table = self
@@ -47,7 +47,7 @@ impl World {
                     (column, slot),
                     (
                         position / page,
-                        u64::from(entry.0) << 32 | u64::from(position % page)
+                        u64::from(entry.0) << 32 | u64::from(kind.row_in_page(position))
                     )
                 );
             }
@@ -63,7 +63,8 @@ impl World {
             Ok(model.tokens.len() as u32),
             "{name}"
         );
-        for (group, &(window, page)) in self.groups.iter().enumerate() {
+        for (group, kind) in self.groups.iter().enumerate() {
+            let page = kind.page;
             let id = GroupId(group as u32);
             let table = self.kv.table(model.id, id).expect("a live sequence");
             let last = (model.tokens.len() as u32).div_ceil(page);
@@ -84,8 +85,8 @@ impl World {
                 );
             }
             // I10.
-            if let Some(window) = window {
-                let span = window + 2 * self.setup.rewind;
+            if let Some(span) = kind.span() {
+                let span = span + 2 * self.setup.rewind;
                 let most = (span - 1).div_ceil(page) + 1;
                 let in_flight = model.planned || !model.launched.is_empty();
                 let late = model.tokens.len() as u32 - model.settled;
@@ -136,11 +137,12 @@ impl World {
             accounted += holders.len() as u64 + closing + cached - both;
             // I8: each page is charged once, and what may have to be copied.
             let charged = self.kv.charged_pages(group);
-            match self.groups[group.index()].0 {
+            match self.groups[group.index()].span() {
                 Some(_) => assert_eq!(charged, need, "{name}"),
                 None => {
-                    let copies = u64::from(self.setup.rewind.div_ceil(self.setup.page_tokens) + 1)
-                        * self.models.len() as u64;
+                    let copies =
+                        u64::from(self.setup.rewind.div_ceil(self.groups[group.index()].page) + 1)
+                            * self.models.len() as u64;
                     assert!(
                         charged + extra >= need && charged + extra <= need + copies,
                         "{name}: {charged} + {extra} for {need}"

@@ -89,9 +89,8 @@ impl World {
             .expect("tokens that were appended");
         model.settled = tokens;
         model.given_up = model.given_up.max(tokens);
-        for (first, &(window, page)) in model.first.iter_mut().zip(&self.groups) {
-            *first = (*first)
-                .max(Self::first_visible(window, tokens.saturating_sub(self.setup.rewind)) / page);
+        for (first, group) in model.first.iter_mut().zip(&self.groups) {
+            *first = (*first).max(group.dead_pages(tokens.saturating_sub(self.setup.rewind)));
         }
         self.check(index);
     }
@@ -122,8 +121,10 @@ impl World {
         }
         for work in decode.iter().chain(&prefill) {
             for &(group, position, stamp) in &work.reads {
-                let entry = self.tables[&(work.slot, group, position / page as u32)];
-                let found = self.memory[entry as usize * page + position as usize % page];
+                let kind = self.groups[group as usize];
+                let entry = self.tables[&(work.slot, group, position / kind.page)];
+                let row = kind.row_in_page(position) as usize;
+                let found = self.memory[entry as usize * page + row];
                 assert_eq!(
                     found, stamp,
                     "{}: step {}, slot {}, group {group}: the query at {} reads something else at {position}",

@@ -18,57 +18,37 @@ use neap::kv::{
 
 mod checks;
 mod device;
+#[path = "../fuzzing/mod.rs"]
+pub mod fuzzing;
+mod model;
+mod setups;
 
-/// Where decisions come from.
-pub trait Choices {
-    /// A number below `bound`; `None` at the end of the input.
-    fn below(&mut self, bound: u32) -> Option<u32>;
-}
+pub use setups::SETUPS;
 
-/// SplitMix64.
-pub struct Random(pub u64);
+use fuzzing::{Bytes, Choices};
+use model::{Group, Model};
 
-impl Choices for Random {
-    fn below(&mut self, bound: u32) -> Option<u32> {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        Some(((u128::from(mixed(self.0)) * u128::from(bound)) >> 64) as u32)
-    }
-}
-
-/// Bytes of an input, two for a bound beyond 256.
-pub struct Bytes<'a>(pub &'a [u8]);
-
-impl Choices for Bytes<'_> {
-    fn below(&mut self, bound: u32) -> Option<u32> {
-        let (&first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        if bound <= 256 {
-            return Some(u32::from(first) % bound.max(1));
-        }
-        let (&second, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some((u32::from(first) << 8 | u32::from(second)) % bound)
-    }
-}
-
-/// Runs the operations that `bytes` spell on one of `setups`, which the first byte names; returns how many there were.
-pub fn run_bytes(setups: &[Setup], bytes: &[u8]) -> u64 {
+/// Runs the operations that `bytes` spell on one of the setups, which the first byte names; returns how many there were.
+pub fn run_bytes(bytes: &[u8]) -> u64 {
     let Some((&first, rest)) = bytes.split_first() else {
         return 0;
     };
     let setup = Setup {
         audit_every: 16,
-        ..setups[usize::from(first) % setups.len()].clone()
+        ..SETUPS[usize::from(first) % SETUPS.len()].clone()
     };
     let mut world = World::new(&setup);
     world.run(&mut Bytes(rest), u64::MAX);
     world.seen.operations
 }
 
-const fn mixed(value: u64) -> u64 {
-    let z = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+impl Setup {
+    /// Whether a sequence has a state that cannot be taken back, nor cached.
+    pub fn keeps_state(&self) -> bool {
+        self.groups
+            .iter()
+            .any(|group| matches!(group.1, AttentionKind::Recurrent { .. }))
+    }
 }
 
 const POISON: u64 = 0x5eed_dead_5eed_dead;
@@ -77,8 +57,8 @@ const POISON: u64 = 0x5eed_dead_5eed_dead;
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub name: &'static str,
-    /// Layers, window and head dim of each kind of layer.
-    pub groups: &'static [(usize, Option<u32>, u32)],
+    /// Layers and head dim of each kind of layer.
+    pub groups: &'static [(usize, AttentionKind, u32)],
     pub page_tokens: u32,
     /// Pages of the largest kind in a slab.
     pub slab_pages: u64,
@@ -119,23 +99,6 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Evict, Way::Compact, Way::Clear];
 
-struct Model {
-    id: SequenceId,
-    max_tokens: u32,
-    tokens: Vec<u32>,
-    /// Hash of all tokens up to each.
-    stamps: Vec<u64>,
-    prompt: Vec<u32>,
-    settled: u32,
-    /// Tokens of each step in flight that names it, to settle one after the other.
-    launched: VecDeque<(u64, u32)>,
-    planned: bool,
-    /// Least tokens it may be cut to, without the allowance.
-    given_up: u32,
-    /// First column it must hold, by group.
-    first: Vec<u32>,
-}
-
 struct Work {
     slot: u32,
     phase: Phase,
@@ -161,7 +124,7 @@ pub struct World {
     setup: Setup,
     pub kv: KvSequences,
     pub tree: PrefixTree,
-    groups: Vec<(Option<u32>, u32)>,
+    groups: Vec<Group>,
     models: Vec<Model>,
     /// Planned and not launched.
     fresh: Vec<u32>,
@@ -179,11 +142,8 @@ pub struct World {
     pub seen: Seen,
 }
 
-pub fn geometry(groups: &[(usize, Option<u32>, u32)], page_tokens: u32) -> Geometry {
-    let layers = groups.iter().flat_map(|&(layers, window, head_dim)| {
-        let kind = window.map_or(AttentionKind::Full, |window| AttentionKind::Sliding {
-            window,
-        });
+pub fn geometry(groups: &[(usize, AttentionKind, u32)], page_tokens: u32) -> Geometry {
+    let layers = groups.iter().flat_map(|&(layers, kind, head_dim)| {
         vec![
             LayerSpec {
                 kind,
@@ -213,7 +173,7 @@ impl World {
         let groups = geometry
             .groups
             .iter()
-            .map(|group| (group.kind.window(), setup.page_tokens))
+            .map(|group| Group::new(group.kind, setup.page_tokens))
             .collect();
         let kv = KvSequences::new(geometry, &layout, setup.slabs, 12)
             .expect("a carve")
@@ -281,10 +241,6 @@ impl World {
         self.kv.allocator().layout().slab_units() as u32
     }
 
-    fn first_visible(window: Option<u32>, position: u32) -> u32 {
-        window.map_or(0, |window| (position + 1).saturating_sub(window))
-    }
-
     /// Whether pages fit slabs, by the plain rule.
     fn fits(&self, pages: &[u64]) -> bool {
         let layout = self.kv.allocator().layout();
@@ -323,7 +279,8 @@ impl World {
             .collect::<Vec<_>>();
         let hit = self.tree.lookup(&prompt);
         assert!(
-            hit.tokens < prompt.len() as u32 && hit.tokens.is_multiple_of(self.setup.page_tokens)
+            hit.tokens < prompt.len() as u32
+                && (self.groups.iter()).all(|group| hit.tokens.is_multiple_of(group.page))
         );
         let need = self.kv.pages_for(max_tokens);
         let together = self
@@ -357,9 +314,9 @@ impl World {
         };
         self.seen.hits += u64::from(hit.tokens > 0);
         self.updates.append(&mut updates);
-        let first = |&(window, page): &(Option<u32>, u32)| match hit.tokens {
+        let first = |group: &Group| match hit.tokens {
             0 => 0,
-            tokens => Self::first_visible(window, tokens) / page,
+            tokens => group.dead_pages(tokens),
         };
         let mut model = Model {
             id,
@@ -461,17 +418,20 @@ impl World {
                 .unwrap_or(2_000 + salt);
             model.push(token);
         }
-        for (group, &(window, page)) in self.groups.iter().enumerate() {
-            let from = Self::first_visible(window, begin);
+        // A decode writes before it reads.
+        let written = if phase == Phase::Decode { end } else { begin };
+        for (index, group) in self.groups.iter().enumerate() {
+            let from = group.first_visible(begin);
             for position in [from, (from + begin) / 2, begin.saturating_sub(1)] {
-                if (from..begin).contains(&position) {
-                    reads.push((group as u32, position, model.stamps[position as usize]));
+                if (from..begin).contains(&position)
+                    && let Some(last) = group.last_of_row(position, written)
+                {
+                    reads.push((index as u32, position, model.stamps[last as usize]));
                 }
             }
             if phase == Phase::Prefill {
-                let closed =
-                    Self::first_visible(window, end.saturating_sub(self.setup.rewind)) / page;
-                model.first[group] = model.first[group].max(closed);
+                let closed = group.dead_pages(end.saturating_sub(self.setup.rewind));
+                model.first[index] = model.first[index].max(closed);
             }
         }
         if phase == Phase::Prefill {
@@ -575,7 +535,11 @@ impl World {
         let back = choices.below(2 * self.setup.rewind + 2)?;
         let model = &mut self.models[index];
         let tokens = (model.tokens.len() as u32).saturating_sub(back);
-        let floor = model.given_up.saturating_sub(self.setup.rewind);
+        let floor = if self.setup.keeps_state() {
+            model.tokens.len() as u32
+        } else {
+            model.given_up.saturating_sub(self.setup.rewind)
+        };
         let outcome = self.kv.truncate(model.id, tokens);
         if model.planned {
             assert_eq!(outcome, Err(KvError::StepPlanned));
@@ -639,7 +603,7 @@ impl World {
             .tree
             .evict(&mut self.kv, group, pages)
             .expect("its own pages");
-        if self.groups[group.index()].0.is_some() && self.groups[0].0.is_none() {
+        if self.groups[group.index()].span().is_some() && self.groups[0].span().is_none() {
             assert_eq!(
                 self.tree.counters().cached_pages[0],
                 full_before,
@@ -704,15 +668,5 @@ impl World {
             Err(error) => panic!("{}: {error}", self.setup.name),
         }
         Some(())
-    }
-}
-
-impl Model {
-    fn push(&mut self, token: u32) {
-        let before = self.stamps.last().copied().unwrap_or(0);
-        self.tokens.push(token);
-        self.stamps.push(mixed(
-            before.wrapping_mul(31).wrapping_add(u64::from(token) + 1),
-        ));
     }
 }

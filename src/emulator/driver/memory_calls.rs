@@ -34,6 +34,7 @@ pub(super) unsafe extern "C" fn mem_alloc(pointer: *mut CUdeviceptr, bytes: usiz
             }
             let block = state.allocate(bytes as u64, "the allocation")?;
             state.device_allocations.insert(block.address, block);
+            state.check_tail(block.address, bytes as u64, block.bytes);
             state.note_peak();
             // SAFETY: the caller passes null or a valid pointer.
             unsafe { write(pointer, block.address, "the pointer") }

@@ -4,6 +4,7 @@
 //! can be exported from a library named `libcuda.so.1`.
 
 mod capture;
+mod checks;
 mod device_calls;
 mod entry;
 mod failure;
@@ -21,7 +22,10 @@ mod vmm_calls;
 mod work;
 
 use crate::driver::{Api, CuResult, Device};
+use std::sync::Arc;
+
 use crate::emulator::DeviceReport;
+use crate::emulator::check::Checker;
 
 pub(super) use registry::{add_device, detail};
 
@@ -105,6 +109,11 @@ pub(super) fn used_without_context_bytes(device: &Device) -> Option<u64> {
     let device = registry::device(device.ordinal())?;
     let used = device.lock().used_without_context_bytes();
     Some(used)
+}
+
+/// The checked mode of a device, if there is such a device.
+pub(super) fn checker(ordinal: u32) -> Option<Option<Arc<Checker>>> {
+    registry::device(ordinal).map(|device| device.lock().check.clone())
 }
 
 /// The fault that ended the life of a device's context.

@@ -426,6 +426,9 @@ impl State {
         match code {
             Ok(code) => {
                 let serial = self.serial();
+                for block in &globals {
+                    self.check_defined(block.address, block.bytes);
+                }
                 self.modules.insert(
                     serial,
                     Module {

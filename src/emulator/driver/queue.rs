@@ -6,9 +6,12 @@
 
 use std::collections::VecDeque;
 
+use super::checks::{fingerprint, poison_host};
 use super::failure::Failure;
+use super::run::WorkFault;
 use super::state::{Event, LEGACY, State};
 use super::work::Work;
+use crate::emulator::check::streams::{Clock, Footprint};
 
 /// Queued units a stream may hold; beyond, it runs, so that memory stays bounded.
 const QUEUE_LIMIT: usize = 1 << 14;
@@ -20,6 +23,9 @@ struct Queued {
     /// Other streams' work that must run first: stream and ticket.
     after: Vec<(u64, u64)>,
     work: Work,
+    /// For the checked mode: what the host knew to be complete when it issued the work, and a fingerprint of the
+    /// page-locked memory it reads or writes.
+    issued: (Clock, u64),
 }
 
 /// One stream.
@@ -96,6 +102,13 @@ impl State {
             after.push((LEGACY, legacy.newest));
         }
         let ticket = self.serial();
+        let mut print = 0;
+        if self.check.is_some() {
+            let queued = self.streams.values().flat_map(|stream| &stream.queue);
+            poison_host(&work, queued.map(|queued| &queued.work));
+            print = fingerprint(&work);
+        }
+        let host = self.stream_order.host();
         let stream = self
             .streams
             .get_mut(&id)
@@ -105,6 +118,7 @@ impl State {
             ticket,
             after,
             work,
+            issued: (host, print),
         });
         if stream.queue.len() > QUEUE_LIMIT {
             self.drain(id, ticket);
@@ -132,6 +146,9 @@ impl State {
                     .get(&other)
                     .is_none_or(|stream| stream.has_run(before))
                 {
+                    if self.check.is_some() {
+                        self.stream_order.wait(id, other, before);
+                    }
                     self.arrive(id, other);
                 } else {
                     wanted.push((other, before));
@@ -157,6 +174,7 @@ impl State {
             .collect();
         for (id, newest) in ids {
             self.drain(id, newest);
+            self.host_waited(id, newest);
         }
     }
 
@@ -165,6 +183,7 @@ impl State {
         if let Some(stream) = self.streams.get(&id) {
             let newest = stream.newest;
             self.drain(id, newest);
+            self.host_waited(id, newest);
         }
     }
 
@@ -181,6 +200,8 @@ impl State {
 
     fn run_queued(&mut self, id: u64, queued: Queued) {
         if let Work::Record(event) = queued.work {
+            // Never collides; it carries the stream's order to whoever waits for the event.
+            let _ = self.check_ran(id, queued.ticket, &queued.issued.0, &queued.work);
             let now = self.streams.get(&id).map_or(0.0, |s| s.clock_us);
             if let Some(Event::Recorded {
                 ticket, time_us, ..
@@ -191,7 +212,7 @@ impl State {
             }
             return;
         }
-        match self.run_work(&queued.work) {
+        match self.run_traced(id, &queued) {
             Ok(busy_us) => {
                 self.busy_us += busy_us;
                 if let Some(stream) = self.streams.get_mut(&id) {
@@ -199,6 +220,58 @@ impl State {
                 }
             }
             Err((code, fault)) => self.poison(code, fault),
+        }
+    }
+
+    /// Runs work under the eyes of the checked mode, if there is one.
+    fn run_traced(&mut self, id: u64, queued: &Queued) -> Result<f64, WorkFault> {
+        let Some(checker) = &self.check else {
+            return self.run_work(&queued.work);
+        };
+        checker.set_ticket(queued.ticket);
+        self.touched = Footprint::default();
+        self.check_host(&queued.work, queued.issued.1)?;
+        let writes_host_memory = matches!(
+            queued.work,
+            Work::ToHost { pinned: true, .. } | Work::Kernel(_) | Work::Graph(_)
+        );
+        if writes_host_memory {
+            self.check_queued_host()?;
+        }
+        let busy = self.run_work(&queued.work)?;
+        if writes_host_memory {
+            self.renew_fingerprints();
+        }
+        self.check_ran(id, queued.ticket, &queued.issued.0, &queued.work)?;
+        Ok(busy)
+    }
+
+    /// Checks the page-locked memory of all queued copies, before work runs that may write some of it.
+    fn check_queued_host(&self) -> Result<(), WorkFault> {
+        let queued = self.streams.values().flat_map(|stream| &stream.queue);
+        queued
+            .filter(|queued| queued.issued.1 != 0)
+            .try_for_each(|queued| self.check_host(&queued.work, queued.issued.1))
+    }
+
+    /// Work has written host memory that queued copies may be about to read or write.
+    fn renew_fingerprints(&mut self) {
+        let queues = self
+            .streams
+            .values_mut()
+            .flat_map(|stream| &mut stream.queue);
+        for queued in queues.filter(|queued| queued.issued.1 != 0) {
+            queued.issued.1 = fingerprint(&queued.work);
+        }
+    }
+
+    /// The host has waited for a stream's work up to a ticket.
+    fn host_waited(&mut self, stream: u64, ticket: u64) {
+        if self.check.is_some() {
+            self.stream_order.host_waited(stream, ticket);
+            if self.streams.values().all(|stream| stream.queue.is_empty()) {
+                self.stream_order.prune();
+            }
         }
     }
 
@@ -215,9 +288,13 @@ impl State {
             self.drain(stream, ticket);
             self.alive()?;
         }
-        Ok(self
+        let complete = self
             .streams
             .get(&stream)
-            .is_none_or(|stream| stream.has_run(ticket)))
+            .is_none_or(|stream| stream.has_run(ticket));
+        if complete {
+            self.host_waited(stream, ticket);
+        }
+        Ok(complete)
     }
 }

@@ -17,10 +17,13 @@ impl State {
     pub(super) fn run_work(&mut self, work: &Work) -> Result<f64, WorkFault> {
         match work {
             Work::Kernel(launch) => self.run_kernel(launch),
-            Work::Graph(program) => program
-                .work
-                .iter()
-                .try_fold(0.0, |busy, work| Ok(busy + self.run_work(work)?)),
+            Work::Graph(program) => match self.check.clone() {
+                Some(checker) => self.run_checked_graph(&checker, &program.work, &program.after),
+                None => program
+                    .work
+                    .iter()
+                    .try_fold(0.0, |busy, work| Ok(busy + self.run_work(work)?)),
+            },
             Work::Record(_) | Work::Wait => Ok(0.0),
             Work::ToDevice {
                 destination,
@@ -29,6 +32,7 @@ impl State {
             } => {
                 let space = self.space()?;
                 check(&space, *destination, *bytes, true, "copy to device")?;
+                self.check_access("copy to device", *destination, *bytes as u64, true)?;
                 let source = match source {
                     HostSource::Snapshot(copy) => copy.as_ptr(),
                     HostSource::Pinned(address) => {
@@ -51,6 +55,7 @@ impl State {
             } => {
                 let space = self.space()?;
                 check(&space, *source, *bytes, false, "copy to host")?;
+                self.check_access("copy to host", *source, *bytes as u64, false)?;
                 if *pinned {
                     check_pinned(&space, *destination, *bytes)?;
                 }
@@ -67,6 +72,7 @@ impl State {
                 let space = self.space()?;
                 check(&space, *source, *bytes, false, "copy's source")?;
                 check(&space, *destination, *bytes, true, "copy's destination")?;
+                self.check_copy(*destination, *source, *bytes as u64)?;
                 // SAFETY: both ranges were checked to be mapped with the rights needed.
                 unsafe { std::ptr::copy(*source as *const u8, *destination as *mut u8, *bytes) };
                 Ok(2.0 * *bytes as f64 / self.profile.copy_bytes_per_second * 1e6)
@@ -79,6 +85,7 @@ impl State {
             } => {
                 let space = self.space()?;
                 check(&space, *destination, width * count, true, "fill")?;
+                self.check_access("fill", *destination, (width * count) as u64, true)?;
                 if *width == 1 {
                     // SAFETY: the range was checked to be mapped and writable.
                     unsafe { (*destination as *mut u8).write_bytes(*value as u8, *count) };
@@ -103,6 +110,7 @@ impl State {
             poison: self.profile.poison,
             counters: self.profile.counters,
             sm_count: self.profile.sm_count,
+            check: self.check.clone(),
             ..ExecOptions::default()
         };
         let spec = LaunchSpec {
@@ -112,8 +120,11 @@ impl State {
             dynamic_shared_bytes: launch.shared_bytes,
             params: &launch.params,
         };
-        let counters = exec::run(&spec, space.as_ref(), &options)
-            .map_err(|fault| (code_of(&fault), fault.to_string()))?;
+        let (result, footprint) = exec::run_traced(&spec, space.as_ref(), &options);
+        if self.check.is_some() {
+            self.touched.absorb(footprint);
+        }
+        let counters = result.map_err(|fault| (code_of(&fault), fault.to_string()))?;
         match self.kernels.get_mut(&launch.code.name) {
             Some(total) => *total += counters,
             None => {

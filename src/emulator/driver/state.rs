@@ -8,6 +8,8 @@ use super::capture::Capture;
 use super::failure::Failure;
 use super::work::{Node, Program};
 use crate::driver::CuResult;
+use crate::emulator::check::Checker;
+use crate::emulator::check::streams::{Footprint, StreamOrder};
 use crate::emulator::exec::{Counters, KernelCode, ModuleCode};
 use crate::emulator::mem::{Block, Memory};
 use crate::emulator::{DeviceReport, LiveObjects, Profile};
@@ -111,11 +113,21 @@ pub(super) struct State {
     peak_used_bytes: u64,
     leaked: LiveObjects,
     fault: Option<String>,
+    /// The checked mode, where the profile asks for it.
+    pub(super) check: Option<Arc<Checker>>,
+    /// Order between streams, for the checked mode.
+    pub(super) stream_order: StreamOrder,
+    /// What the running work touched so far, for the checked mode.
+    pub(super) touched: Footprint,
 }
 
 impl State {
     pub(super) fn new(ordinal: u32, profile: Profile) -> State {
+        let check = profile.check.map(|options| Arc::new(Checker::new(options)));
         State {
+            check,
+            stream_order: StreamOrder::default(),
+            touched: Footprint::default(),
             ordinal,
             profile,
             context: None,
@@ -221,7 +233,7 @@ impl State {
     /// The device's memory, made on first use.
     pub(super) fn memory(&mut self) -> Result<&mut Memory, Failure> {
         if self.memory.is_none() {
-            let memory = Memory::new(&self.profile).map_err(|error| {
+            let memory = Memory::new(&self.profile, self.check.clone()).map_err(|error| {
                 Failure::new(
                     CuResult::OPERATING_SYSTEM,
                     format!("the host cannot reserve the device's address space: {error}"),
@@ -278,7 +290,9 @@ impl State {
             ..self.live()
         };
         self.leaked.accumulate(&left);
+        self.check_leaks(&left);
         self.context = None;
+        self.stream_order = StreamOrder::default();
         self.streams.clear();
         self.events.clear();
         self.functions.clear();

@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn mem_release(handle: CUmemGenericAllocationHandle
     entry(|| {
         let (device, serial) = named(handle, Kind::Physical, "physical allocation")?;
         give_back("cuMemRelease", &device, |state| {
-            Ok(state.memory()?.physical.release(serial)?)
+            Ok(state.memory()?.release(serial)?)
         })
     })
 }

@@ -77,6 +77,8 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) work: Vec<Work>,
+    /// For each unit, the earlier ones it comes behind.
+    pub(super) after: Vec<Vec<usize>>,
 }
 
 impl Program {
@@ -90,6 +92,7 @@ impl Program {
         );
         Program {
             work: nodes.iter().map(|node| node.work.clone()).collect(),
+            after: nodes.iter().map(|node| node.after.clone()).collect(),
         }
     }
 

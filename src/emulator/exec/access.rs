@@ -22,6 +22,12 @@ pub(crate) mod space {
 pub(crate) const SPACE_BITS: u32 = 7;
 /// Bit of `Ins::ext`: the address register has 32 bits.
 pub(crate) const NARROW_ADDRESS: u32 = 1 << 8;
+/// Bit of `Ins::ext`: a load or store that is `volatile`, `relaxed` or stronger. Only the checked mode tells it apart.
+pub(crate) const STRONG: u32 = 1 << 24;
+/// Bit of `Ins::ext`: what follows is ordered behind it (`acquire`, `acq_rel`).
+pub(crate) const ACQUIRE: u32 = 1 << 25;
+/// Bit of `Ins::ext`: what came before is ordered before it (`release`, `acq_rel`).
+pub(crate) const RELEASE: u32 = 1 << 26;
 
 /// Generic address of offset 0 of shared memory. Not a canonical x86-64 address, so no device memory is ever there.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 60;
@@ -312,6 +318,15 @@ fn refuse_misaligned(
 /// Counts an access whose addresses have been resolved.
 #[inline(always)]
 pub(crate) fn count(warp: &mut Warp, all: &Addresses, space: u32, bytes: u64, write: bool) {
+    tally(warp, space, bytes, write);
+    if warp.count_memory {
+        super::traffic::count(warp, all, space, bytes, write);
+    }
+}
+
+/// Adds an access to the counters that need no addresses.
+#[inline(always)]
+pub(crate) fn tally(warp: &mut Warp, space: u32, bytes: u64, write: bool) {
     let total = u64::from(warp.mask.count_ones()) * bytes;
     let counters = &mut warp.counters;
     match space {
@@ -326,8 +341,5 @@ pub(crate) fn count(warp: &mut Warp, all: &Addresses, space: u32, bytes: u64, wr
             counters.global_load_requests += 1;
             counters.global_load_bytes += total;
         }
-    }
-    if warp.count_memory {
-        super::traffic::count(warp, all, space, bytes, write);
     }
 }

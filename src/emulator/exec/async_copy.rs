@@ -87,12 +87,20 @@ impl<const SIZED: bool> Op for Issue<SIZED> {
             if found.is_none() {
                 return std::ptr::null();
             }
-            super::access::count(warp, &source, space::GLOBAL, u64::from(bytes), false);
+            super::access::tally(warp, space::GLOBAL, u64::from(bytes), false);
+            if warp.count_traffic {
+                super::traffic::tally(warp, &source, space::GLOBAL, u64::from(bytes), false);
+            }
             warp.mask = issued;
         }
         warp.counters.async_copy_bytes += u64::from(issued.count_ones()) * u64::from(bytes);
-        if warp.count_memory {
-            super::traffic::count(warp, &target, space::SHARED, u64::from(bytes), true);
+        if warp.count_traffic {
+            super::traffic::tally(warp, &target, space::SHARED, u64::from(bytes), true);
+        }
+        if !warp.watch.is_null() {
+            // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+            let watch = unsafe { &mut *warp.watch };
+            watch.async_copy(warp, &target, &source, &source_bytes, u64::from(bytes));
         }
         let mut rest = issued;
         while rest != 0 {
@@ -142,10 +150,19 @@ impl Op for Wait {
             }
             end
         };
-        for copy in queue.copies.drain(..end) {
+        for copy in &queue.copies[..end] {
             // SAFETY: both sides were checked at issue, and device memory stays mapped during the launch.
-            unsafe { perform(&copy) };
+            unsafe { perform(copy) };
         }
+        if !warp.watch.is_null() {
+            for copy in &warp.queue.copies[..end] {
+                // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler
+                // runs.
+                let watch = unsafe { &mut *warp.watch };
+                watch.async_complete(warp, copy.mask, &copy.target, copy.bytes);
+            }
+        }
+        warp.queue.copies.drain(..end);
         ip.wrapping_add(1)
     }
 }

@@ -1,9 +1,10 @@
 //! `atom` and `red`: one compare-and-swap loop a lane, lanes in ascending order.
 
-use super::access::{SPACE_BITS, prepare, space};
+use super::access::{Addresses, SPACE_BITS, prepare, space};
 use super::lane::{Bf16, Bf16x2, F16, F16x2, Lane, Raw};
 use super::op::{Op, plain_handler};
 use super::warp::{Handler, Ins, LANES, Warp};
+use crate::emulator::check::shared::Access;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -61,7 +62,7 @@ impl<W: Word> Op for Atomic<W> {
         let Some((all, _)) = prepare(warp, ip, ins.ops[1], size_of::<W>() as u64, true) else {
             return std::ptr::null();
         };
-        count(warp, ins);
+        count(warp, ins, &all, size_of::<W>() as u64);
         // SAFETY: the operands are slots of 32 lanes.
         let (b, c) = unsafe {
             (
@@ -85,8 +86,11 @@ fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     (0..LANES).filter(move |lane| mask >> lane & 1 != 0)
 }
 
-fn count(warp: &mut Warp, ins: &Ins) {
+fn count(warp: &mut Warp, ins: &Ins, all: &Addresses, bytes: u64) {
     warp.counters.atomics += u64::from(warp.mask.count_ones());
+    if warp.count_memory {
+        super::traffic::observe(warp, all, ins.ext & SPACE_BITS, bytes, Access::Atomic);
+    }
     if ins.ext & SPACE_BITS == space::SHARED {
         warp.counters.shared_requests += 1;
     }
@@ -104,7 +108,7 @@ impl<const CAS: bool> Op for Atomic128<CAS> {
         let Some((all, _)) = prepare(warp, ip, ins.ops[2], 16, true) else {
             return std::ptr::null();
         };
-        count(warp, ins);
+        count(warp, ins, &all, 16);
         // SAFETY: the operands are slots of 32 lanes of 64 bits.
         let [b_low, b_high, c_low, c_high] =
             [3, 4, 5, 6].map(|n| unsafe { warp.read::<u64>(ins.ops[n]) });

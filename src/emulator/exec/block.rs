@@ -7,6 +7,7 @@ use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
 use super::memory::DeviceMemory;
 use super::warp::{BarrierRequest, LANES, Scratch, Stop, Warp, run_fn};
+use super::watch::Watch;
 use super::{ExecOptions, KernelCode, LaunchSpec};
 use crate::emulator::ir::{Constant, ConstantSlot, Special};
 use crate::emulator::ptx::RegClass;
@@ -49,6 +50,8 @@ pub(super) struct BlockRunner<'a> {
     output: Vec<u8>,
     /// Constants that change from block to block.
     block_constants: Vec<ConstantSlot>,
+    /// The checked mode's eyes; null without.
+    watch: *mut Watch<'static>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -111,6 +114,8 @@ impl<'a> BlockRunner<'a> {
             watchdog: launch.options.watchdog_branches.max(1),
             counters: Counters::default(),
             count_memory: launch.options.counters,
+            count_traffic: launch.options.counters,
+            watch: std::ptr::null_mut(),
             fault: None,
             index: index as u32,
             program: &raw const kernel.code,
@@ -145,6 +150,7 @@ impl<'a> BlockRunner<'a> {
             register_stride: registers,
             output: Vec::new(),
             block_constants,
+            watch: std::ptr::null_mut(),
         };
         for warp in &runner.warps {
             for slot in &fixed {
@@ -152,6 +158,33 @@ impl<'a> BlockRunner<'a> {
             }
         }
         runner
+    }
+
+    /// Runs blocks in checked mode from here on; `watch` must outlive the runner.
+    pub(super) fn watch(&mut self, watch: &mut Watch<'a>) {
+        self.watch = std::ptr::from_mut(watch).cast();
+        self.run = super::checked::run_warp;
+        for warp in &mut self.warps {
+            warp.watch = self.watch;
+            warp.count_memory = true;
+        }
+    }
+
+    /// The watch.
+    ///
+    /// # Safety
+    /// [`BlockRunner::watch`] was called, and nothing else uses the watch while the reference is in use.
+    pub(super) unsafe fn watched(&mut self) -> &mut Watch<'a> {
+        // SAFETY: passed on to the caller; only the lifetime was cast away.
+        unsafe { &mut *self.watch.cast::<Watch<'a>>() }
+    }
+
+    /// Tells the watch, if there is one.
+    fn tell(&mut self, what: impl FnOnce(&mut Watch<'a>)) {
+        if !self.watch.is_null() {
+            // SAFETY: a watch that was set outlives the runner, and no handler runs at this time.
+            what(unsafe { self.watched() });
+        }
     }
 
     fn write_constant(&self, warp: &Warp, slot: &ConstantSlot, block: [u32; 3], linear: u64) {
@@ -243,7 +276,9 @@ impl<'a> BlockRunner<'a> {
         ]
         .map(|v| v as u32);
         self.reset(block, linear);
+        self.tell(|watch| watch.begin_block(linear, block));
         let result = self.schedule(block);
+        self.tell(Watch::end_block);
         for warp in &mut self.warps {
             *counters += warp.counters;
             warp.counters = Counters::default();
@@ -339,9 +374,11 @@ impl<'a> BlockRunner<'a> {
 
     fn schedule(&mut self, block: [u32; 3]) -> Result<(), Box<Fault>> {
         let mut barriers = [BarrierState::default(); 16];
+        let mut order: Vec<usize> = (0..self.warps.len()).collect();
         loop {
             let mut progress = false;
-            for index in 0..self.warps.len() {
+            self.tell(|watch| watch.shuffle(&mut order));
+            for &index in &order {
                 while matches!(self.warps[index].stop, Stop::Ready | Stop::Yield) {
                     progress = true;
                     let warp = &mut self.warps[index];
@@ -357,8 +394,9 @@ impl<'a> BlockRunner<'a> {
                             state.votes += request.votes;
                             state.voters += warp.live.count_ones();
                             state.expected = request.threads;
+                            self.tell(|watch| watch.arrive(id, index));
                             if request.arrive_only {
-                                warp.stop = Stop::Ready;
+                                self.warps[index].stop = Stop::Ready;
                                 self.release(&mut barriers);
                                 continue;
                             }
@@ -386,6 +424,8 @@ impl<'a> BlockRunner<'a> {
             .filter(|warp| warp.stop != Stop::Done)
             .count() as u32;
         let mut released = false;
+        // SAFETY: a watch that was set outlives the runner, and no handler runs at this time.
+        let mut watch = unsafe { self.watch.as_mut() };
         for (id, state) in barriers
             .iter_mut()
             .enumerate()
@@ -408,6 +448,12 @@ impl<'a> BlockRunner<'a> {
                 warp.stop = Stop::Ready;
                 warp.barrier_votes = (state.votes, state.voters);
                 released = true;
+                if let Some(watch) = watch.as_deref_mut() {
+                    watch.leave(id, warp.index as usize);
+                }
+            }
+            if let Some(watch) = watch.as_deref_mut() {
+                watch.reset_barrier(id);
             }
             *state = BarrierState::default();
         }

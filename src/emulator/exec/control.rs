@@ -185,12 +185,25 @@ impl Op for Sleep {
     }
 }
 
-/// Instructions that change nothing here: fences, prefetches, hints. One thread runs a block, and blocks share memory
+/// Instructions that change nothing here: prefetches, hints. One thread runs a block, and blocks share memory
 /// through sequentially consistent atomics.
 struct Nothing;
 impl Op for Nothing {
     unsafe fn run(_: &mut Warp, ip: *const Ins) -> *const Ins {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        ip.wrapping_add(1)
+    }
+}
+
+/// `membar` and `fence`, which order blocks in the eyes of the checked mode.
+struct Fence;
+impl Op for Fence {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        if !warp.watch.is_null() {
+            // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+            unsafe { &mut *warp.watch }.fence();
+        }
         ip.wrapping_add(1)
     }
 }
@@ -314,6 +327,10 @@ pub(crate) fn sleep() -> Handler {
 
 pub(crate) fn nothing() -> Handler {
     plain_handler::<Nothing>()
+}
+
+pub(crate) fn fence() -> Handler {
+    plain_handler::<Fence>()
 }
 
 pub(crate) fn barrier(kind: BarrierKind) -> Handler {

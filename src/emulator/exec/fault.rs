@@ -1,10 +1,11 @@
 //! Ways in which a kernel can go wrong, and the place where it did.
 
 use super::AccessError;
+use crate::emulator::check::CheckReport;
 use std::fmt;
 
 /// Where a fault happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FaultSite {
     /// Name of the kernel.
     pub kernel: String,
@@ -172,6 +173,12 @@ pub enum Fault {
         /// File, line, function and condition.
         message: String,
     },
+    /// The checked mode found something, and is to make launches fail.
+    #[error("checked mode: {report}")]
+    Checked {
+        /// The first of its findings.
+        report: Box<CheckReport>,
+    },
     /// An operation whose operands the emulator refuses at run time.
     #[error("unsupported operation: {message}; {site}")]
     Unsupported {
@@ -187,6 +194,7 @@ impl Fault {
     pub fn site(&self) -> Option<&FaultSite> {
         match self {
             Fault::InvalidLaunch { .. } => None,
+            Fault::Checked { report } => Some(&report.site),
             Fault::IllegalAddress { site, .. }
             | Fault::Misaligned { site, .. }
             | Fault::OutOfBounds { site, .. }
@@ -200,9 +208,19 @@ impl Fault {
         }
     }
 
+    /// The sentence without the place.
+    pub(super) fn cause(&self) -> String {
+        let text = self.to_string();
+        match self.site() {
+            Some(site) => text.replace(&format!("; {site}"), ""),
+            None => text,
+        }
+    }
+
     pub(super) fn site_mut(&mut self) -> Option<&mut FaultSite> {
         match self {
             Fault::InvalidLaunch { .. } => None,
+            Fault::Checked { report } => Some(&mut report.site),
             Fault::IllegalAddress { site, .. }
             | Fault::Misaligned { site, .. }
             | Fault::OutOfBounds { site, .. }

@@ -16,6 +16,7 @@ use super::control::converged;
 use super::lane::{Bf16x2, F16x2, Lane};
 use super::op::{Op, handler};
 use super::warp::{Handler, Ins, LANES, Warp};
+use crate::emulator::check::shared::Access;
 use std::marker::PhantomData;
 
 /// `ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16`. `ops`: N destinations, then the address.
@@ -43,7 +44,7 @@ impl<const N: usize, const TRANSPOSED: bool> Op for LoadMatrix<N, TRANSPOSED> {
         if warp.count_memory {
             let mask = warp.mask;
             warp.mask = mask & (u32::MAX >> (32 - 8 * N));
-            super::traffic::count(warp, &all, space::SHARED, 16, false);
+            super::traffic::observe(warp, &all, space::SHARED, 16, Access::Collective);
             warp.mask = mask;
         }
         let mut rows = [[[0u32; 4]; 8]; N];

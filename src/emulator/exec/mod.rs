@@ -9,6 +9,7 @@ pub(crate) mod async_copy;
 pub(crate) mod atomics;
 mod block;
 pub(crate) mod call;
+mod checked;
 pub(crate) mod control;
 pub(crate) mod convert;
 mod counters;
@@ -31,6 +32,7 @@ pub(crate) mod soft_float;
 pub(crate) mod soft_ops;
 mod traffic;
 pub(crate) mod warp;
+pub(crate) mod watch;
 
 pub use super::ptx::PtxError;
 pub use counters::Counters;
@@ -38,12 +40,15 @@ pub use fault::{Fault, FaultSite, Space};
 pub use memory::{AccessError, DeviceMemory, GranuleTable};
 pub use output::Output;
 
+use super::check::Checker;
+use super::check::streams::Footprint;
 use super::ir::{Code, Program, Symbols, compile};
 use super::ptx;
 use block::{Arena, BlockRunner, Launch};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+pub(crate) use watch::describe_forbidden;
 
 /// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +239,8 @@ pub struct ExecOptions {
     pub output: Output,
     /// Value of `%nsmid`; `%smid` of a block is its index modulo this.
     pub sm_count: u32,
+    /// Run in checked mode: one block after another on the calling thread.
+    pub check: Option<Arc<Checker>>,
 }
 
 impl Default for ExecOptions {
@@ -246,6 +253,7 @@ impl Default for ExecOptions {
             stack_bytes: 16 << 10,
             output: Output::Stdout,
             sm_count: 132,
+            check: None,
         }
     }
 }
@@ -294,6 +302,12 @@ thread_local! {
     static ARENA: RefCell<Arena> = RefCell::default();
 }
 
+/// CPUs that this process may use. Asked once: the answer takes several system calls and a read of the control group's files.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// Runs a launch to its end.
 ///
 /// # Errors
@@ -303,19 +317,40 @@ pub fn run(
     memory: &dyn DeviceMemory,
     options: &ExecOptions,
 ) -> Result<Counters, Fault> {
-    spec.validate().map_err(|message| Fault::InvalidLaunch {
-        kernel: spec.kernel.name.clone(),
-        message,
-    })?;
-    let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>();
-    let threads = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n,
-    };
+    run_traced(spec, memory, options).0
+}
+
+/// [`run`], with what the launch touched of device memory: nothing without [`ExecOptions::check`].
+pub(crate) fn run_traced(
+    spec: &LaunchSpec<'_>,
+    memory: &dyn DeviceMemory,
+    options: &ExecOptions,
+) -> (Result<Counters, Fault>, Footprint) {
+    if let Err(message) = spec.validate() {
+        let kernel = spec.kernel.name.clone();
+        return (
+            Err(Fault::InvalidLaunch { kernel, message }),
+            Footprint::default(),
+        );
+    }
     let launch = Launch {
         spec,
         memory,
         options,
+    };
+    match &options.check {
+        Some(checker) => ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena)),
+        None => (run_parallel(&launch), Footprint::default()),
+    }
+}
+
+/// Runs blocks on as many threads as the options allow.
+fn run_parallel(launch: &Launch<'_>) -> Result<Counters, Fault> {
+    let (spec, options) = (launch.spec, launch.options);
+    let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+    let threads = match options.threads {
+        0 => processors(),
+        n => n,
     };
     let next = AtomicU64::new(0);
     let total = Mutex::new((Counters::default(), None::<(u64, Box<Fault>)>));
@@ -328,7 +363,7 @@ pub fn run(
             if block >= blocks {
                 return;
             }
-            let mut runner = BlockRunner::new(&launch, arena);
+            let mut runner = BlockRunner::new(launch, arena);
             while block < blocks {
                 if let Err(found) = runner.run(block, &mut counters) {
                     // No further block begins.

@@ -184,7 +184,14 @@ impl Op for SyncWarp {
         let ins = unsafe { &*ip };
         // SAFETY: `ops[0]` is the mask.
         match unsafe { members(warp, ip, ins.ops[0]) } {
-            Some(_) => ip.wrapping_add(1),
+            Some(_) => {
+                if !warp.watch.is_null() {
+                    // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a
+                    // handler runs.
+                    unsafe { &mut *warp.watch }.warp_sync(warp.index);
+                }
+                ip.wrapping_add(1)
+            }
             None => std::ptr::null(),
         }
     }

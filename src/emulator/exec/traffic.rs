@@ -2,14 +2,37 @@
 
 use super::access::{Addresses, space};
 use super::warp::{LANES, Warp};
+use crate::emulator::check::shared::Access;
 
 const SECTOR_BYTES: u64 = 32;
 const BANKS: usize = 32;
 
-/// Adds one access of `bytes` bytes a lane to the counters of `warp`.
+/// Shows one access of `bytes` bytes a lane to the checked mode and adds it to the counters of `warp`, as far as they want
+/// it. Called for every access while [`Warp::count_memory`] is set.
 #[cold]
 #[inline(never)]
 pub(crate) fn count(warp: &mut Warp, all: &Addresses, space: u32, bytes: u64, write: bool) {
+    let access = if write { Access::Write } else { Access::Read };
+    observe(warp, all, space, bytes, access);
+}
+
+/// As [`count`], for any kind of access.
+#[cold]
+#[inline(never)]
+pub(crate) fn observe(warp: &mut Warp, all: &Addresses, space: u32, bytes: u64, access: Access) {
+    if !warp.watch.is_null() {
+        // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+        unsafe { &mut *warp.watch }.access(warp, all, space, bytes, access);
+    }
+    if warp.count_traffic {
+        tally(warp, all, space, bytes, access.writes());
+    }
+}
+
+/// Adds one access to the traffic counters of `warp`.
+#[cold]
+#[inline(never)]
+pub(crate) fn tally(warp: &mut Warp, all: &Addresses, space: u32, bytes: u64, write: bool) {
     let mut lanes = [0u64; LANES];
     let mut n = 0;
     for lane in 0..LANES {

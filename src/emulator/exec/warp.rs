@@ -5,6 +5,7 @@ use super::call::Calls;
 use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
 use super::memory::DeviceMemory;
+use super::watch::Watch;
 use crate::emulator::ir::Code;
 
 /// Lanes of a warp.
@@ -118,7 +119,12 @@ pub(crate) struct Warp {
     pub yield_at: u64,
     pub watchdog: u64,
     pub counters: Counters,
+    /// Somebody wants to see memory accesses: traffic counters or the checked mode.
     pub count_memory: bool,
+    /// Traffic is counted.
+    pub count_traffic: bool,
+    /// The checked mode's eyes; null without.
+    pub watch: *mut Watch<'static>,
     pub fault: Option<Box<Fault>>,
     /// Warp index in its block, for faults and `%warpid`.
     pub index: u32,

@@ -1,7 +1,8 @@
 //! The last step: instruction array, join points, constants.
 
 use super::cfg::Cfg;
-use super::{Constant, Flow, Inst, alias, lower, slots};
+use super::{Constant, Flow, Inst, Register, alias, lower, slots};
+use crate::emulator::check::registers::{CONSTANT, OperandTable, Operands};
 use crate::emulator::exec::control;
 use crate::emulator::exec::warp::{Ins, NO_GUARD, NO_JOIN};
 use crate::emulator::ptx::RegClass;
@@ -29,8 +30,12 @@ pub(crate) struct Routine {
     pub pressure: u32,
 }
 
-/// Allocates the registers of a lowered routine and appends its instructions.
-pub(super) fn emit(lowered: lower::Lowered, instructions: &mut Vec<Ins>) -> Routine {
+/// Allocates the registers of a lowered routine and appends its instructions, and their registers to `operands`.
+pub(super) fn emit(
+    lowered: lower::Lowered,
+    instructions: &mut Vec<Ins>,
+    operands: &mut OperandTable,
+) -> Routine {
     let lower::Lowered {
         registers,
         mut insts,
@@ -48,6 +53,8 @@ pub(super) fn emit(lowered: lower::Lowered, instructions: &mut Vec<Ins>) -> Rout
             is_join[join] = true;
         }
     }
+    let first_register = operands.registers as u32;
+    operands.registers += registers.len();
     let mut block_at = vec![0u32; cfg.blocks.len()];
     let blank = |inst: &Inst| Ins {
         handler: inst.handler,
@@ -66,6 +73,7 @@ pub(super) fn emit(lowered: lower::Lowered, instructions: &mut Vec<Ins>) -> Rout
                 ext: 0,
                 ..blank(&insts[block.start])
             });
+            operands.of.push(Operands::default());
         }
         for index in (block.start..block.end).filter(|&index| !dead[index]) {
             let inst = &insts[index];
@@ -94,6 +102,7 @@ pub(super) fn emit(lowered: lower::Lowered, instructions: &mut Vec<Ins>) -> Rout
                 Flow::ExitIf { negated, .. } => ins.ops[1] = negation(negated),
             }
             instructions.push(ins);
+            operands.push(inst, &registers, first_register);
             if let Some((imm, ext)) = inst.second {
                 let mut second = Ins {
                     imm,
@@ -102,6 +111,7 @@ pub(super) fn emit(lowered: lower::Lowered, instructions: &mut Vec<Ins>) -> Rout
                 };
                 second.ops.copy_from_slice(&ops[8..]);
                 instructions.push(second);
+                operands.of.push(Operands::default());
             }
         }
     }
@@ -148,5 +158,26 @@ pub(super) fn emit(lowered: lower::Lowered, instructions: &mut Vec<Ins>) -> Rout
         register_bytes: layout.bytes,
         constant_bytes: layout.constant_bytes,
         pressure: layout.pressure,
+    }
+}
+
+impl OperandTable {
+    /// Adds the registers of one instruction of a routine whose register 0 has the number `first`.
+    fn push(&mut self, inst: &Inst, registers: &[Register], first: u32) {
+        let start = self.list.len() as u32;
+        let named = |&register: &u32| match registers[register as usize].constant {
+            Some(_) => CONSTANT,
+            None => first + register,
+        };
+        self.list
+            .extend(inst.dsts.iter().chain(&inst.srcs).map(named));
+        self.of.push(Operands {
+            start,
+            destinations: inst.dsts.len() as u8,
+            sources: inst.srcs.len() as u8,
+            pure: inst.pure,
+            select: inst.select,
+            guard: inst.guard.map_or(0, |(register, _)| first + register + 1),
+        });
     }
 }

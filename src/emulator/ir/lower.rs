@@ -240,6 +240,7 @@ impl Lowering<'_> {
             pure: false,
             copy: false,
             is_call: false,
+            select: false,
         });
         let last = self.insts.len() - 1;
         &mut self.insts[last]
@@ -421,7 +422,11 @@ impl Lowering<'_> {
                 {
                     return Err(unknown());
                 }
-                self.push(control::nothing(), vec![], vec![]);
+                let handler = match base {
+                    "membar" | "fence" => control::fence(),
+                    _ => control::nothing(),
+                };
+                self.push(handler, vec![], vec![]);
             }
             // Cache policies change nothing here.
             "createpolicy" if ty == "b64" && !o.is_empty() => {
@@ -454,7 +459,7 @@ impl Lowering<'_> {
                     self.source(p, RegClass::Pred)?,
                 ];
                 let dst = self.destination(d, class)?;
-                self.pure(handler, dst, srcs);
+                self.pure(handler, dst, srcs).select = true;
             }
             "slct" => {
                 let [d, a, b, c] = o else {

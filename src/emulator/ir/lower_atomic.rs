@@ -1,9 +1,9 @@
 //! `atom` and `red`.
 
 use super::lower::{Lowering, Refusal};
-use super::lower_memory::{type_bytes, without_hint};
+use super::lower_memory::{strength, type_bytes, without_hint};
 use super::names::class_of;
-use crate::emulator::exec::access::space;
+use crate::emulator::exec::access::{ACQUIRE, RELEASE, space};
 use crate::emulator::exec::atomics;
 use crate::emulator::ptx::{Operand, RegClass};
 
@@ -35,6 +35,7 @@ impl Lowering<'_> {
                 unknown => return Err(format!("the modifier `.{unknown}` is not implemented")),
             }
         }
+        found |= strength(rest) & (ACQUIRE | RELEASE);
         let class = class_of(ty).ok_or_else(|| format!("the type `{ty}` is unknown"))?;
         let wanted = usize::from(returns) + if operation == "cas" { 3 } else { 2 };
         let o = without_hint(rest, o, wanted);

@@ -3,7 +3,7 @@
 use super::Constant;
 use super::lower::{Lowering, Refusal, Widening};
 use super::names::class_of;
-use crate::emulator::exec::access::{NARROW_ADDRESS, space};
+use crate::emulator::exec::access::{ACQUIRE, NARROW_ADDRESS, RELEASE, STRONG, space};
 use crate::emulator::exec::{async_copy, load_store, matrix};
 use crate::emulator::ptx::{AddressBase, Operand, RegClass, VarSpace};
 
@@ -148,7 +148,7 @@ impl Lowering<'_> {
         }
         let inst = self.push(handler, dsts, vec![address.register]);
         inst.imm = address.offset;
-        inst.ext = found | address.narrow;
+        inst.ext = found | address.narrow | strength(rest);
         inst.early = true;
         for (dst, widening) in widenings {
             match widening {
@@ -233,7 +233,7 @@ impl Lowering<'_> {
         }
         let inst = self.push(handler, vec![], srcs);
         inst.imm = address.offset;
-        inst.ext = found | address.narrow;
+        inst.ext = found | address.narrow | strength(rest);
         Ok(())
     }
 
@@ -383,4 +383,17 @@ pub(super) fn type_bytes(ty: &str) -> u32 {
         "b8" | "u8" | "s8" => 1,
         other => class_of(other).map_or(0, RegClass::bytes),
     }
+}
+
+/// The ordering that an access's qualifiers ask for, as bits of `Ins::ext`.
+pub(super) fn strength(qualifiers: &[&str]) -> u32 {
+    qualifiers.iter().fold(0, |bits, qualifier| {
+        bits | match *qualifier {
+            "volatile" | "relaxed" | "mmio" => STRONG,
+            "acquire" => STRONG | ACQUIRE,
+            "release" => STRONG | RELEASE,
+            "acq_rel" => STRONG | ACQUIRE | RELEASE,
+            _ => 0,
+        }
+    })
 }

@@ -182,4 +182,6 @@ pub(crate) struct Inst {
     pub copy: bool,
     /// `imm` is the number of a call site.
     pub is_call: bool,
+    /// `selp`: of the first two sources only the one that the third chooses counts.
+    pub select: bool,
 }

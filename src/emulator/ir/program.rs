@@ -3,6 +3,7 @@
 use super::emit::{Routine, emit};
 use super::lower::{Surroundings, lower};
 use super::symbols::{Frame, Sizes, Symbols};
+use crate::emulator::check::registers::OperandTable;
 use crate::emulator::exec::call::CallSite;
 use crate::emulator::exec::warp::Ins;
 use crate::emulator::ptx::{Entry, Init, Module, Operand, PtxError};
@@ -12,6 +13,8 @@ use std::collections::HashSet;
 #[derive(Debug)]
 pub(crate) struct Code {
     pub instructions: Vec<Ins>,
+    /// Registers by instruction, for the checked mode.
+    pub operands: OperandTable,
     /// The kernel itself.
     pub kernel: Routine,
     /// Functions, with where their parameters lie.
@@ -61,6 +64,7 @@ pub(crate) fn compile<'a>(
     let mut symbols = globals.clone();
     let sizes = symbols.add_entry(module, entry, &functions)?;
     let mut instructions = Vec::new();
+    let mut operands = OperandTable::default();
     let mut sites = Vec::new();
     let mut first_statement = 0;
     let mut routine = |routine: &Entry, symbols: &Symbols, frame: Option<&Frame>| {
@@ -84,7 +88,8 @@ pub(crate) fn compile<'a>(
             }
         }
         sites.append(&mut lowered.sites);
-        Ok::<_, PtxError>((emit(lowered, &mut instructions), frame_bytes))
+        let routine = emit(lowered, &mut instructions, &mut operands);
+        Ok::<_, PtxError>((routine, frame_bytes))
     };
     let (kernel, frame_bytes) = routine(entry, &symbols, None)?;
     let mut compiled = Vec::with_capacity(functions.len());
@@ -103,6 +108,7 @@ pub(crate) fn compile<'a>(
     Ok(Program {
         code: Code {
             instructions,
+            operands,
             kernel,
             functions: compiled,
             by_number,

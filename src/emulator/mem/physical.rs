@@ -145,6 +145,11 @@ impl Physical {
         }
     }
 
+    /// Whether the memory is still held or mapped.
+    pub(crate) fn is_alive(&self, id: u64) -> bool {
+        self.allocations.contains_key(&id)
+    }
+
     /// Gives the handle back; the memory goes when it is not mapped any more.
     pub(crate) fn release(&mut self, id: u64) -> Result<(), PhysicalError> {
         match self.allocations.get_mut(&id) {

@@ -8,6 +8,8 @@ use super::physical::{Physical, PhysicalError};
 use super::space::Space;
 use super::window::{Rights, Window};
 use crate::emulator::Profile;
+use crate::emulator::check::Checker;
+use crate::emulator::check::memory::MemoryShadow;
 use crate::emulator::exec::GranuleTable;
 
 /// Address space a device has, as a multiple of its memory: reservations may exceed memory.
@@ -67,14 +69,19 @@ pub(crate) struct Memory {
     /// Reservations: address to bytes. At least one grain without rights lies between two.
     reservations: BTreeMap<u64, u64>,
     pieces: BTreeMap<u64, Piece>,
+    check: Option<Arc<Checker>>,
 }
 
 impl Memory {
-    pub(crate) fn new(profile: &Profile) -> io::Result<Memory> {
+    pub(crate) fn new(profile: &Profile, check: Option<Arc<Checker>>) -> io::Result<Memory> {
         let grain = profile.granularity_bytes;
         let bytes = (profile.total_bytes.next_multiple_of(grain)) * WINDOW_FACTOR + 2 * grain;
         let window = Window::reserve(bytes, grain)?;
         let space = Arc::new(Space::new(window.base(), bytes, grain));
+        if let Some(checker) = &check {
+            let grains = (bytes / grain) as usize;
+            checker.set_window(window.base(), grain.trailing_zeros(), grains);
+        }
         Ok(Memory {
             window,
             space,
@@ -82,6 +89,7 @@ impl Memory {
             grain,
             reservations: BTreeMap::new(),
             pieces: BTreeMap::new(),
+            check,
         })
     }
 
@@ -177,6 +185,7 @@ impl Memory {
         self.pieces.insert(address, Piece { bytes, allocation });
         self.space
             .set(address, bytes, GranuleTable::RESERVED | Space::MAPPED);
+        self.shadow(|shadow| shadow.map(address, bytes, allocation, 0));
         Ok(())
     }
 
@@ -185,12 +194,36 @@ impl Memory {
         let pieces = self.whole_pieces(address, bytes)?;
         self.window.unmap(address, bytes)?;
         self.space.set(address, bytes, GranuleTable::RESERVED);
+        self.shadow(|shadow| shadow.unmap(address, bytes));
         for at in pieces {
             if let Some(piece) = self.pieces.remove(&at) {
                 self.physical.remove_mapping(piece.allocation)?;
+                self.forget_if_gone(piece.allocation);
             }
         }
         Ok(())
+    }
+
+    /// Gives the handle of physical memory back.
+    pub(crate) fn release(&mut self, allocation: u64) -> Result<(), MapError> {
+        self.physical.release(allocation)?;
+        self.forget_if_gone(allocation);
+        Ok(())
+    }
+
+    fn forget_if_gone(&self, allocation: u64) {
+        if !self.physical.is_alive(allocation) {
+            self.shadow(|shadow| shadow.forget(allocation));
+        }
+    }
+
+    /// Tells the checked mode, if there is one.
+    fn shadow(&self, tell: impl FnOnce(&mut MemoryShadow)) {
+        if let Some(checker) = &self.check
+            && let Some(shadow) = checker.memory().as_mut()
+        {
+            tell(shadow);
+        }
     }
 
     /// Sets the access rights of whole pieces.

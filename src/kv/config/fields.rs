@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, MAX_DIM, show};
+use super::{ConfigError, MAX_DIM, quote, show};
 use crate::kv::families::{ClassDefaults, class_defaults};
 use crate::kv::geometry::MAX_LAYERS;
 
@@ -140,7 +140,7 @@ impl<'a> TextConfig<'a> {
     pub fn missing(&self, field: &'static str) -> ConfigError {
         ConfigError::Missing {
             field,
-            model_type: self.model_type.to_owned(),
+            model_type: quote(self.model_type),
         }
     }
 
@@ -199,7 +199,7 @@ impl<'a> TextConfig<'a> {
 
 pub(super) fn invalid(field: &str, value: &Value, expected: &str) -> ConfigError {
     ConfigError::Invalid {
-        field: field.to_owned(),
+        field: quote(field),
         value: show(value),
         expected: expected.to_owned(),
     }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::ConfigError;
 use super::fields::{TextConfig, invalid};
+use super::{ConfigError, quote};
 use crate::kv::families::{LayerRule, MAX_WINDOW_LAYERS, NO_ROPE_LAYER_INTERVAL};
 
 /// What a configuration calls a layer, before its window and dims are known.
@@ -222,7 +222,7 @@ impl TextConfig<'_> {
         let Some(rule) = rule else {
             return Err(ConfigError::WhichLayers {
                 window: tokens,
-                model_type: self.model_type.to_owned(),
+                model_type: quote(self.model_type),
             });
         };
         Ok(either(LayerType::Sliding, &|i| match rule {

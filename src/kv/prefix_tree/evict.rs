@@ -141,8 +141,8 @@ impl PrefixTree {
             {
                 let gone = kv.uncache(GroupId(index as u32), entry)?;
                 freed[index] += u64::from(gone.freed);
-                self.counters.cached_pages[index] -= 1;
-                self.counters.evicted_pages[index] += 1;
+                self.counters.cached_pages[index] -= u64::from(gone.left_tree);
+                self.counters.evicted_pages[index] += u64::from(gone.left_tree);
             }
         }
         let key = self.nodes[leaf].tokens[..self.block_tokens as usize].to_vec();

@@ -28,6 +28,7 @@ impl KvSequences {
             demand,
             plans,
             rewind_tokens,
+            left_pages,
             ..
         } = &mut *self;
         let sequence = live(sequences, id)?;
@@ -41,6 +42,10 @@ impl KvSequences {
                 max_tokens: sequence.max_tokens,
             });
         };
+        // `room_tokens` says that the pages at hand are full and that no one else holds the last of them.
+        if phase == Phase::Decode && tokens == 1 && begin > 0 && begin == sequence.room_tokens {
+            return self.append_past_room(id, updates);
+        }
         demand.clear();
         plans.clear();
         for ((group_id, group), held) in geometry
@@ -54,6 +59,7 @@ impl KvSequences {
                 (begin, end),
                 phase,
                 *rewind_tokens,
+                left_pages,
             )?;
             let new_pages = plan.new_columns.len() as u32;
             let pages = new_pages.saturating_sub(plan.takeable) + u32::from(plan.copied.is_some());
@@ -83,6 +89,58 @@ impl KvSequences {
         if phase == Phase::Prefill {
             sequence.given_up = sequence.given_up.max(end);
         }
+        Ok(())
+    }
+
+    /// The one token that follows a sequence's `room_tokens`: a page more in the groups whose pages are full, and nothing else.
+    /// What every `page_tokens`-th decode step does; the plan for any append comes to the same.
+    fn append_past_room(
+        &mut self,
+        id: SequenceId,
+        updates: &mut Vec<TableUpdate>,
+    ) -> Result<(), KvError> {
+        let step = self.planned_step();
+        let sequence = &mut self.sequences[id.slot as usize];
+        let begin = sequence.tokens;
+        let groups = self.geometry.groups.iter();
+        self.demand.clear();
+        self.demand
+            .extend(groups.clone().zip(&sequence.groups).map(|(group, held)| {
+                let room = held.next_column().saturating_mul(group.tokens_per_page());
+                u64::from(room == begin)
+            }));
+        let out_of_pages = || KvError::OutOfPages {
+            tokens: 1,
+            pages: self.demand.iter().sum(),
+        };
+        if !self.allocator.fits(&self.demand) {
+            return Err(out_of_pages());
+        }
+        let last_pages = &mut self.last_pages[id.slot as usize * self.demand.len()..];
+        let mut room_tokens = sequence.max_tokens;
+        for (group, layers) in (0..).zip(groups) {
+            let held = &mut sequence.groups[group as usize];
+            if self.demand[group as usize] > 0 {
+                let entry = self.allocator.alloc_page(GroupId(group));
+                // `fits` has counted it.
+                let entry = entry.ok_or_else(out_of_pages)?;
+                updates.push(TableUpdate {
+                    group,
+                    seq_slot: id.slot,
+                    column: held.next_column(),
+                    entry: entry.0,
+                });
+                held.pages.push_back(entry);
+                last_pages[group as usize] = entry;
+            }
+            held.write_from = begin;
+            let room = held.next_column().saturating_mul(layers.tokens_per_page());
+            room_tokens = room_tokens.min(room);
+        }
+        sequence.append_begin = begin;
+        sequence.tokens = begin + 1;
+        sequence.step = step;
+        sequence.room_tokens = room_tokens;
         Ok(())
     }
 
@@ -137,6 +195,7 @@ impl KvSequences {
             if shared {
                 // It cannot be overwritten, and the chunk still reads it.
                 self.reads_left_pages = true;
+                self.left_pages.push((group_id, entry));
                 self.leave(group_id, entry)?;
             } else {
                 held.closing

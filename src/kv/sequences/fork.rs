@@ -1,6 +1,7 @@
 //! Sequences that share pages, and sequences that are cut back.
 
 use super::{KvError, KvSequences, SequenceId, TableUpdate, live};
+use crate::kv::geometry::AttentionKind;
 use crate::kv::window;
 
 impl KvSequences {
@@ -52,7 +53,7 @@ impl KvSequences {
     }
 
     /// Cuts a sequence back to its first `tokens` tokens: rejected drafts, or a step that is taken back after its launch. Pages that
-    /// held only later tokens leave it.
+    /// held only later tokens leave it. A recurrent state cannot be taken back: a model that has one is not cut.
     ///
     /// # Errors
     /// [`KvError::Truncate`] below what the rewind allowance keeps, or beyond what was appended; [`KvError::StepPlanned`] while
@@ -64,7 +65,12 @@ impl KvSequences {
             return Err(KvError::StepPlanned);
         }
         sequence.given_up = sequence.given_up.max(sequence.settled_tokens);
-        let floor_tokens = sequence.given_up.saturating_sub(self.rewind_tokens);
+        let mut groups = self.geometry.groups.iter();
+        let floor_tokens = if groups.any(|group| is_state(group.kind)) {
+            sequence.tokens
+        } else {
+            sequence.given_up.saturating_sub(self.rewind_tokens)
+        };
         if !(floor_tokens..=sequence.tokens).contains(&tokens) {
             return Err(KvError::Truncate {
                 tokens,
@@ -106,4 +112,9 @@ impl KvSequences {
         let page_tokens = group.tokens_per_page();
         tokens.div_ceil(page_tokens) - tokens.saturating_sub(self.rewind_tokens) / page_tokens
     }
+}
+
+/// Whether a page holds what all tokens together have come to.
+const fn is_state(kind: AttentionKind) -> bool {
+    matches!(kind, AttentionKind::Recurrent { .. })
 }

@@ -64,6 +64,7 @@ impl HeldPages {
         self.first_column + self.pages.len() as u32
     }
 
+    /// What an append of tokens `begin..end` does, where chunks of the same step read the `left` pages.
     pub fn plan(
         &self,
         allocator: &Allocator,
@@ -71,6 +72,7 @@ impl HeldPages {
         (begin, end): (u32, u32),
         phase: Phase,
         rewind_tokens: u32,
+        left: &[(GroupId, PageEntry)],
     ) -> Result<GroupAppend, KvError> {
         let (id, group) = group;
         let page_tokens = group.tokens_per_page();
@@ -96,7 +98,10 @@ impl HeldPages {
         let mut copied = None;
         if write_from < end && written < next && written < self.shared_end {
             let entry = self.pages[(written - self.first_column) as usize];
-            copied = (allocator.holders_of(id, entry)? != (1, false)).then_some(written);
+            // A prefill writes behind the attention of every chunk of its step, a decode may write before it.
+            let read = phase == Phase::Decode && left.contains(&(id, entry));
+            let shared = allocator.holders_of(id, entry)? != (1, false);
+            copied = (shared || read).then_some(written);
         }
         let mut shared = 0;
         for &entry in self.pages.iter().take(

@@ -44,6 +44,7 @@ impl KvSequences {
     pub fn begin_step(&mut self) -> StepId {
         self.launched.0 += 1;
         self.reads_left_pages = false;
+        self.left_pages.clear();
         self.copies.clear();
         self.origins.clear();
         self.launched

@@ -369,6 +369,35 @@ fn the_source_of_a_copy_is_not_handed_out_before_the_copy() {
 }
 
 #[test]
+fn a_page_that_a_chunk_still_reads_is_copied_before_a_decode_into_it() {
+    // Window of two pages. Both hold the third page, half full; the chunk jumps over its rest and leaves it to the other.
+    let mut kv = sequences(32, 16, 100);
+    let first = kv.create(200).unwrap();
+    kv.extend_by(first, 40, Phase::Prefill);
+    let step = kv.begin_step();
+    kv.complete_step(step).unwrap();
+    kv.settle(first, 40).unwrap();
+    let second = kv.fork(first, 200, &mut Vec::new()).unwrap();
+    kv.extend_by(first, 60, Phase::Prefill);
+    let last = |kv: &KvSequences| kv.table(second, SWA).unwrap().last().unwrap();
+    let (column, read) = last(&kv);
+    assert_eq!(column, 2);
+    kv.extend_by(second, 1, Phase::Decode);
+    let (column, written) = last(&kv);
+    assert_eq!(column, 2);
+    assert_ne!(written, read, "the chunk's first queries see its tokens");
+    assert!(kv.page_copies().contains(&PageMove {
+        group: SWA,
+        source: read,
+        target: written
+    }));
+    let step = kv.begin_step();
+    assert!(kv.allocator().holds(SWA, read));
+    kv.complete_step(step).unwrap();
+    assert!(!kv.allocator().holds(SWA, read));
+}
+
+#[test]
 fn compaction_leaves_each_pool_as_few_slabs_as_hold_its_pages() {
     // Slabs of six full pages, the first with the null page: 17 sequences of a page each fill three.
     let mut kv = sequences(16, 16, 30);

@@ -1,0 +1,434 @@
+//! The shadow of a block's shared memory: who wrote and who read every word, and what nobody has written.
+//!
+//! A report is never a guess: where the record is too coarse to be sure (two lanes writing parts of one word, two unordered
+//! warps writing different bytes of it) the check stays silent.
+
+use super::clock::Clocks;
+
+/// `lane` of a record that several lanes share.
+pub(crate) const MANY: u8 = u8::MAX;
+/// `lane` of a load by all lanes together. All of them have made it before any goes on, so what a lane of the same warp
+/// writes later is ordered behind it.
+pub(crate) const ALL: u8 = u8::MAX - 1;
+
+/// How an access touches memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// An ordinary load.
+    Read,
+    /// A load by all lanes of a warp together (`ldmatrix`): each lane gets data that others' addresses name.
+    Collective,
+    /// An ordinary store.
+    Write,
+    /// A load or store that is `volatile`, `relaxed` or stronger: never races with its kind or with atomics.
+    Strong {
+        /// Whether it writes.
+        write: bool,
+    },
+    /// A read-modify-write.
+    Atomic,
+    /// A store that happens at some time after this, up to its completion (`cp.async`).
+    Pending,
+}
+
+impl Access {
+    pub(crate) fn writes(self) -> bool {
+        matches!(
+            self,
+            Access::Write | Access::Pending | Access::Atomic | Access::Strong { write: true }
+        )
+    }
+
+    pub(crate) fn reads(self) -> bool {
+        !self.writes() || self == Access::Atomic
+    }
+
+    pub(crate) fn is_atomic(self) -> bool {
+        matches!(self, Access::Atomic | Access::Strong { .. })
+    }
+}
+
+/// The latest write of a word.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    epoch: u32,
+    pc: u32,
+    warp: u8,
+    lane: u8,
+    /// Bytes of the word: low half the latest write's, high half those written since the block began.
+    bytes: u8,
+    flags: u8,
+}
+
+const PENDING: u8 = 1;
+const ATOMIC: u8 = 2;
+
+/// What is wrong with an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedFault {
+    /// Nobody has written the bytes in this block.
+    Uninitialised,
+    /// An asynchronous copy into the bytes has not been waited for.
+    NotWaited(Other),
+    /// Unordered with another warp's access.
+    Race(Other),
+    /// Unordered with an access of another lane of the same warp.
+    WarpRace(Other),
+}
+
+/// The other access of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Other {
+    pub(crate) warp: u32,
+    /// [`MANY`] when there were several.
+    pub(crate) lane: u8,
+    pub(crate) pc: u32,
+    pub(crate) wrote: bool,
+}
+
+/// One lane's access, within one word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Touch {
+    pub(crate) warp: u32,
+    pub(crate) lane: u8,
+    pub(crate) pc: u32,
+    pub(crate) access: Access,
+}
+
+/// The shadow of one block's shared memory.
+#[derive(Debug)]
+pub(crate) struct SharedShadow {
+    warps: usize,
+    written: Vec<Written>,
+    /// `[word][warp]`: the warp's latest read: epoch in bits 32.., pc in 12..32, bytes in 8..12, lane in 0..8.
+    read: Vec<u64>,
+}
+
+const PC_MASK: u64 = (1 << 20) - 1;
+
+impl SharedShadow {
+    pub(crate) fn new(bytes: usize, warps: usize) -> SharedShadow {
+        let words = bytes.div_ceil(4);
+        SharedShadow {
+            warps,
+            written: vec![Written::default(); words],
+            read: vec![0; words * warps],
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.written.fill(Written::default());
+        self.read.fill(0);
+    }
+
+    /// Records an access of `bytes` bytes at `offset` by one lane and gives the first thing wrong with it.
+    pub(crate) fn touch(
+        &mut self,
+        clocks: &Clocks,
+        offset: u32,
+        bytes: u32,
+        touch: Touch,
+    ) -> Option<SharedFault> {
+        let mut found = None;
+        let end = offset + bytes;
+        let mut at = offset;
+        while at < end {
+            let word = at / 4;
+            let next = end.min(word * 4 + 4);
+            let mask = (0xF_u8 >> (4 - (next - at))) << (at % 4);
+            let fault = if touch.access.writes() {
+                self.write(clocks, word as usize, mask, touch)
+            } else {
+                self.read(clocks, word as usize, mask, touch)
+            };
+            found = found.or(fault);
+            at = next;
+        }
+        found
+    }
+
+    fn write(
+        &mut self,
+        clocks: &Clocks,
+        word: usize,
+        mask: u8,
+        touch: Touch,
+    ) -> Option<SharedFault> {
+        let (me, known) = (touch.warp as usize, clocks.of(touch.warp as usize));
+        let mut fault = None;
+        if touch.access == Access::Atomic && self.undefined(clocks, word, mask) {
+            fault = Some(SharedFault::Uninitialised);
+        }
+        let old = self.written[word];
+        fault = fault.or(self.against_write(clocks, &old, mask, touch));
+        for (warp, &read) in self.read[word * self.warps..(word + 1) * self.warps]
+            .iter()
+            .enumerate()
+        {
+            let epoch = (read >> 32) as u32;
+            if fault.is_some() || epoch < clocks.base() || (read >> 8) as u8 & mask == 0 {
+                continue;
+            }
+            let lane = read as u8;
+            let other = Other {
+                warp: warp as u32,
+                lane,
+                pc: (read >> 12 & PC_MASK) as u32,
+                wrote: false,
+            };
+            if warp != me {
+                if epoch > known[warp] {
+                    fault = Some(SharedFault::Race(other));
+                }
+            } else if epoch == known[me] && lane != touch.lane && lane != ALL {
+                fault = Some(SharedFault::WarpRace(other));
+            }
+        }
+        let fresh = old.epoch < clocks.base();
+        let defined = if fresh { 0 } else { old.bytes & 0xF0 };
+        let epoch = known[me];
+        let same = !fresh && old.epoch == epoch && old.pc == touch.pc && old.warp as usize == me;
+        let lane = if same && old.lane != touch.lane {
+            MANY
+        } else {
+            touch.lane
+        };
+        self.written[word] = Written {
+            epoch,
+            pc: touch.pc,
+            warp: touch.warp as u8,
+            lane,
+            bytes: defined | mask << 4 | mask | if same { old.bytes & 0xF } else { 0 },
+            flags: match touch.access {
+                Access::Pending => PENDING,
+                access if access.is_atomic() => ATOMIC,
+                _ => 0,
+            },
+        };
+        fault
+    }
+
+    fn read(
+        &mut self,
+        clocks: &Clocks,
+        word: usize,
+        mask: u8,
+        touch: Touch,
+    ) -> Option<SharedFault> {
+        let me = touch.warp as usize;
+        let old = self.written[word];
+        let fault = if self.undefined(clocks, word, mask) {
+            Some(SharedFault::Uninitialised)
+        } else {
+            self.against_write(clocks, &old, mask, touch)
+        };
+        if touch.access.is_atomic() {
+            return fault;
+        }
+        let record = &mut self.read[word * self.warps + me];
+        let epoch = clocks.epoch(me);
+        let (mut lane, mut bytes) = (touch.lane, mask);
+        if *record >> 32 == u64::from(epoch) {
+            bytes |= (*record >> 8) as u8 & 0xF;
+            if *record as u8 != lane {
+                lane = MANY;
+            }
+        }
+        *record = u64::from(epoch) << 32
+            | (u64::from(touch.pc) & PC_MASK) << 12
+            | u64::from(bytes) << 8
+            | u64::from(lane);
+        fault
+    }
+
+    fn undefined(&self, clocks: &Clocks, word: usize, mask: u8) -> bool {
+        let old = self.written[word];
+        old.epoch < clocks.base() || old.bytes >> 4 & mask != mask
+    }
+
+    /// Compares an access with the word's latest write.
+    fn against_write(
+        &self,
+        clocks: &Clocks,
+        old: &Written,
+        mask: u8,
+        touch: Touch,
+    ) -> Option<SharedFault> {
+        if old.epoch < clocks.base() || old.bytes & mask == 0 {
+            return None;
+        }
+        let other = Other {
+            warp: old.warp.into(),
+            lane: old.lane,
+            pc: old.pc,
+            wrote: true,
+        };
+        if old.flags & PENDING != 0 {
+            return Some(SharedFault::NotWaited(other));
+        }
+        if touch.access.is_atomic() && old.flags & ATOMIC != 0 {
+            return None;
+        }
+        let me = touch.warp as usize;
+        if usize::from(old.warp) != me {
+            let known = clocks.of(me)[usize::from(old.warp)];
+            return (old.epoch > known).then_some(SharedFault::Race(other));
+        }
+        if old.epoch != clocks.epoch(me) {
+            return None;
+        }
+        let unordered = if touch.access == Access::Collective {
+            true
+        } else if old.lane == MANY {
+            // One of the writers is another lane for certain only if all bytes are touched.
+            mask == 0xF && old.pc != touch.pc
+        } else {
+            // Lanes of one store that meet in a word leave one of their values there, often the same.
+            old.lane != touch.lane && (old.pc != touch.pc || !touch.access.writes())
+        };
+        unordered.then_some(SharedFault::WarpRace(other))
+    }
+
+    /// An asynchronous copy of a lane is complete: an ordinary write of that lane, now.
+    pub(crate) fn complete(&mut self, clocks: &Clocks, offset: u32, bytes: u32, warp: u32) {
+        for word in offset / 4..(offset + bytes).div_ceil(4) {
+            let written = &mut self.written[word as usize];
+            if written.flags & PENDING != 0 && u32::from(written.warp) == warp {
+                written.flags = 0;
+                written.epoch = clocks.epoch(warp as usize);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup() -> (Clocks, SharedShadow) {
+        let mut clocks = Clocks::new(2);
+        clocks.begin_block();
+        (clocks, SharedShadow::new(64, 2))
+    }
+
+    fn touch(warp: u32, lane: u8, pc: u32, access: Access) -> Touch {
+        Touch {
+            warp,
+            lane,
+            pc,
+            access,
+        }
+    }
+
+    fn barrier(clocks: &mut Clocks) {
+        for warp in 0..2 {
+            clocks.arrive(0, warp);
+        }
+        for warp in 0..2 {
+            clocks.leave(0, warp);
+        }
+        clocks.reset(0);
+    }
+
+    #[test]
+    fn a_read_after_another_warps_write_needs_a_barrier() {
+        let (mut clocks, mut shadow) = setup();
+        let write = touch(0, 3, 7, Access::Write);
+        let read = touch(1, 0, 9, Access::Read);
+        assert_eq!(
+            shadow.touch(&clocks, 8, 4, read),
+            Some(SharedFault::Uninitialised)
+        );
+        clocks.begin_block();
+        assert_eq!(shadow.touch(&clocks, 8, 4, write), None);
+        assert!(matches!(
+            shadow.touch(&clocks, 8, 4, read),
+            Some(SharedFault::Race(Other {
+                warp: 0,
+                lane: 3,
+                pc: 7,
+                wrote: true
+            }))
+        ));
+        clocks.begin_block();
+        assert_eq!(shadow.touch(&clocks, 8, 4, write), None);
+        barrier(&mut clocks);
+        assert_eq!(shadow.touch(&clocks, 8, 4, read), None);
+        assert!(matches!(
+            shadow.touch(&clocks, 8, 4, write),
+            Some(SharedFault::Race(Other {
+                warp: 1,
+                wrote: false,
+                ..
+            }))
+        ));
+    }
+
+    #[test]
+    fn bytes_of_one_word_are_told_apart() {
+        let (clocks, mut shadow) = setup();
+        assert_eq!(
+            shadow.touch(&clocks, 0, 2, touch(0, 0, 1, Access::Write)),
+            None
+        );
+        assert_eq!(
+            shadow.touch(&clocks, 2, 2, touch(1, 0, 2, Access::Write)),
+            None
+        );
+        assert_eq!(
+            shadow.touch(&clocks, 2, 2, touch(1, 0, 3, Access::Read)),
+            None
+        );
+        assert_eq!(
+            shadow.touch(&clocks, 4, 2, touch(1, 0, 3, Access::Read)),
+            Some(SharedFault::Uninitialised)
+        );
+    }
+
+    #[test]
+    fn lanes_of_a_warp_need_bar_warp_sync() {
+        let (mut clocks, mut shadow) = setup();
+        shadow.touch(&clocks, 0, 4, touch(0, 0, 1, Access::Write));
+        assert_eq!(
+            shadow.touch(&clocks, 0, 4, touch(0, 0, 2, Access::Read)),
+            None
+        );
+        assert!(matches!(
+            shadow.touch(&clocks, 0, 4, touch(0, 1, 2, Access::Read)),
+            Some(SharedFault::WarpRace(_))
+        ));
+        clocks.advance(0);
+        assert_eq!(
+            shadow.touch(&clocks, 0, 4, touch(0, 1, 2, Access::Read)),
+            None
+        );
+    }
+
+    #[test]
+    fn a_pending_copy_may_not_be_touched_until_it_is_complete() {
+        let (mut clocks, mut shadow) = setup();
+        assert_eq!(
+            shadow.touch(&clocks, 16, 16, touch(0, 4, 1, Access::Pending)),
+            None
+        );
+        assert!(matches!(
+            shadow.touch(&clocks, 16, 4, touch(0, 4, 2, Access::Read)),
+            Some(SharedFault::NotWaited(_))
+        ));
+        shadow.complete(&clocks, 16, 16, 0);
+        assert_eq!(
+            shadow.touch(&clocks, 16, 16, touch(0, 4, 2, Access::Read)),
+            None
+        );
+        assert!(matches!(
+            shadow.touch(&clocks, 16, 4, touch(1, 0, 3, Access::Read)),
+            Some(SharedFault::Race(_))
+        ));
+        barrier(&mut clocks);
+        assert_eq!(
+            shadow.touch(&clocks, 16, 4, touch(1, 0, 3, Access::Read)),
+            None
+        );
+    }
+}

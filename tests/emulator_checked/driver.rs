@@ -1,0 +1,193 @@
+//! Faults between launches, copies and the host.
+
+use crate::{Device, kernel};
+use neap::driver::{Context, Driver, Event, PinnedBuffer, Stream};
+use neap::emulator::{self, CheckKind, CheckOptions, Profile};
+
+const STORE: &str = "st.global.u32 [%y], %t;";
+const COPY: &str = "ld.global.u32 %r5, [%x];\nst.global.u32 [%y], %r5;";
+
+#[test]
+fn streams_without_an_event() {
+    for with_event in [true, false] {
+        let device = Device::new(3);
+        let other = Stream::new(&device.context).unwrap();
+        let event = Event::new(&device.context).unwrap();
+        let (a, b) = (device.at(0), device.at(65536));
+        device.launch(&device.stream, &kernel(4, STORE), 4, 64, [a, a]);
+        if with_event {
+            event.record(&device.stream).unwrap();
+            other.wait_event(&event).unwrap();
+        }
+        device.launch(&other, &kernel(4, COPY), 4, 64, [a, b]);
+        device.context.synchronize().unwrap();
+        let kinds = device.kinds();
+        assert_eq!(
+            kinds.contains(&CheckKind::StreamRace),
+            !with_event,
+            "{kinds:?}"
+        );
+        // What the host has waited for is in order for everybody.
+        device.launch(&device.stream, &kernel(4, COPY), 4, 64, [b, a]);
+        device.stream.synchronize().unwrap();
+        device.launch(&other, &kernel(4, COPY), 4, 64, [a, b]);
+        other.synchronize().unwrap();
+        assert_eq!(device.kinds(), []);
+    }
+}
+
+#[test]
+fn branches_of_a_graph_without_an_edge() {
+    for joined in [true, false] {
+        let device = Device::new(1);
+        let side = Stream::new(&device.context).unwrap();
+        let (fork, join) = (
+            Event::new(&device.context).unwrap(),
+            Event::new(&device.context).unwrap(),
+        );
+        let (a, b, c) = (device.at(0), device.at(65536), device.at(131_072));
+        device.stream.copy_to_device(a, &[0; 65536]).unwrap();
+        let main = &device.stream;
+        let (copy_ab, copy_bc) = (kernel(4, COPY), kernel(4, COPY));
+        let load = |ptx: &str| {
+            let module = neap::driver::Module::load(&device.context, ptx.as_bytes()).unwrap();
+            module.kernel("k").unwrap()
+        };
+        let (first, second) = (load(&copy_ab), load(&copy_bc));
+        let config = neap::driver::LaunchConfig {
+            grid: [4, 1, 1],
+            block: [64, 1, 1],
+            shared_bytes: 0,
+        };
+        main.begin_capture().unwrap();
+        fork.record(main).unwrap();
+        side.wait_event(&fork).unwrap();
+        // SAFETY: the emulator checks every access of the kernel, which takes two pointers.
+        unsafe { side.launch(&first, config, &[a, b]) }.unwrap();
+        join.record(&side).unwrap();
+        if joined {
+            main.wait_event(&join).unwrap();
+        }
+        // SAFETY: as above.
+        unsafe { main.launch(&second, config, &[b, c]) }.unwrap();
+        if !joined {
+            main.wait_event(&join).unwrap();
+        }
+        let exec = main.end_capture().unwrap().instantiate().unwrap();
+        exec.launch(main).unwrap();
+        main.synchronize().unwrap();
+        let kinds = device.kinds();
+        assert_eq!(kinds.contains(&CheckKind::StreamRace), !joined, "{kinds:?}");
+    }
+}
+
+#[test]
+fn host_memory_touched_too_early() {
+    let device = Device::new(1);
+    let mut buffer = PinnedBuffer::new(&device.context, 64).unwrap();
+    buffer.as_mut_slice().fill(1);
+    // SAFETY: the buffer lives until the stream has been waited for.
+    unsafe {
+        device
+            .stream
+            .copy_htod_async(device.at(0), buffer.as_ptr(), 64)
+    }
+    .unwrap();
+    buffer.as_mut_slice()[3] = 2;
+    device.stream.synchronize().unwrap();
+    assert_eq!(device.kinds(), [CheckKind::HostRace]);
+    // SAFETY: as above.
+    unsafe {
+        device
+            .stream
+            .copy_htod_async(device.at(0), buffer.as_ptr(), 64)
+    }
+    .unwrap();
+    // SAFETY: as above.
+    unsafe {
+        device
+            .stream
+            .copy_dtoh_async(buffer.as_mut_ptr(), device.at(0), 64)
+    }
+    .unwrap();
+    device.stream.synchronize().unwrap();
+    assert_eq!(
+        device.kinds(),
+        [],
+        "in stream order, from and to one buffer"
+    );
+    assert_eq!(buffer.as_slice()[..5], [1, 1, 1, 2, 1]);
+    // SAFETY: as above.
+    unsafe {
+        device
+            .stream
+            .copy_dtoh_async(buffer.as_mut_ptr(), device.at(0), 64)
+    }
+    .unwrap();
+    assert!(
+        buffer.as_slice().iter().all(|&byte| byte == 0xFF),
+        "what is read too early shows"
+    );
+    device.stream.synchronize().unwrap();
+    assert_eq!(device.kinds(), []);
+}
+
+#[test]
+fn undefined_memory_copied_to_the_host() {
+    let device = Device::new(0);
+    device
+        .stream
+        .copy_to_device(device.at(0), &[1; 100])
+        .unwrap();
+    let mut bytes = [0; 101];
+    device
+        .stream
+        .copy_to_host(&mut bytes[..100], device.at(0))
+        .unwrap();
+    assert_eq!(device.kinds(), []);
+    device
+        .stream
+        .copy_to_host(&mut bytes, device.at(0))
+        .unwrap();
+    assert_eq!(device.kinds(), [CheckKind::UninitialisedGlobal]);
+}
+
+#[test]
+fn objects_left_behind() {
+    let mut profile = Profile::named("tiny").unwrap();
+    profile.check = Some(CheckOptions::default().collecting());
+    let ordinal = emulator::add_device(profile);
+    let device = Driver::emulator().device(ordinal).unwrap();
+    let context = Context::retain_primary(&device).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    drop((stream, context));
+    assert_eq!(emulator::take_check_reports(ordinal), []);
+}
+
+#[test]
+fn a_report_ends_the_contexts_life_unless_it_is_only_collected() {
+    let mut profile = Profile::named("tiny").unwrap();
+    profile.check = Some(CheckOptions::with_seed(1));
+    let ordinal = emulator::add_device(profile);
+    let device = Driver::emulator().device(ordinal).unwrap();
+    let context = Context::retain_primary(&device).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let module =
+        neap::driver::Module::load(&context, kernel(4, "ld.shared.u32 %r1, [s];").as_bytes())
+            .unwrap();
+    let config = neap::driver::LaunchConfig {
+        grid: [1, 1, 1],
+        block: [32, 1, 1],
+        shared_bytes: 0,
+    };
+    let none = neap::driver::DevicePtr::default();
+    // SAFETY: the kernel touches no device memory.
+    unsafe { stream.launch(&module.kernel("k").unwrap(), config, &[none, none]) }.unwrap();
+    let error = stream.synchronize().unwrap_err();
+    assert!(
+        error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"),
+        "{error}"
+    );
+    let fault = emulator::last_fault(ordinal).unwrap();
+    assert!(fault.contains("uninitialised shared memory"), "{fault}");
+}

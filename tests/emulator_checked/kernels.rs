@@ -1,0 +1,303 @@
+//! Faults inside a launch.
+
+use crate::{Device, kernel};
+use neap::emulator::CheckKind;
+
+/// Runs `body` with `GAP` replaced by `good`, which must pass under three orders, and by `bad`, which must be reported as
+/// `kind`, whatever else follows from it.
+fn pair(kind: CheckKind, grid: u32, block: u32, body: &str, good: &str, bad: &str) {
+    for seed in [0, 1, 2] {
+        let device = Device::new(seed);
+        let params = [device.at(0), device.at(1 << 20)];
+        device
+            .stream
+            .copy_to_device(device.at(0), &[0; 65536])
+            .unwrap();
+        device.run(
+            &kernel(4096, &body.replace("GAP", good)),
+            grid,
+            block,
+            params,
+        );
+        assert_eq!(device.kinds(), [], "without the fault, seed {seed}");
+        device.run(
+            &kernel(4096, &body.replace("GAP", bad)),
+            grid,
+            block,
+            params,
+        );
+        let kinds = device.kinds();
+        assert!(
+            kinds.contains(&kind),
+            "{kind} is not reported, seed {seed}: {kinds:?}"
+        );
+    }
+}
+
+const EXCHANGE: &str = "
+mov.u32 %r0, s;
+shl.b32 %r1, %t, 2;
+add.u32 %r2, %r0, %r1;
+st.shared.u32 [%r2], %t;
+GAP
+xor.b32 %r3, %r1, 128;
+add.u32 %r4, %r0, %r3;
+ld.shared.u32 %r5, [%r4];
+st.global.u32 [%y], %r5;";
+
+#[test]
+fn a_missing_barrier() {
+    pair(CheckKind::SharedRace, 2, 64, EXCHANGE, "bar.sync 0;", "");
+    // The arrival of one side alone orders nothing for it.
+    let named = "bar.sync 1, 64;";
+    pair(
+        CheckKind::SharedRace,
+        2,
+        64,
+        EXCHANGE,
+        named,
+        "bar.warp.sync -1;",
+    );
+}
+
+#[test]
+fn a_missing_second_barrier() {
+    let body = format!("{EXCHANGE}\nSECOND\nst.shared.u32 [%r2], %r5;")
+        .replace("GAP", "bar.sync 0;")
+        .replace("SECOND", "GAP");
+    pair(CheckKind::SharedRace, 1, 64, &body, "bar.sync 0;", "");
+}
+
+#[test]
+fn producers_arrive_and_consumers_wait() {
+    // Warp 0 writes and only arrives; warp 1 waits and reads. The other way round, nothing is ordered.
+    let body = "
+mov.u32 %r0, s;
+setp.ge.u32 %p1, %t, 32;
+and.b32 %r6, %t, 31;
+shl.b32 %r1, %r6, 2;
+add.u32 %r2, %r0, %r1;
+@%p1 bra consumer;
+st.shared.u32 [%r2], %t;
+GAP
+bra done;
+consumer:
+bar.sync 1, 64;
+ld.shared.u32 %r5, [%r2];
+st.global.u32 [%y], %r5;
+done:";
+    let late = "bar.arrive 1, 64;\nst.shared.u32 [%r2], %t;";
+    pair(
+        CheckKind::SharedRace,
+        1,
+        64,
+        body,
+        "bar.arrive 1, 64;",
+        late,
+    );
+}
+
+#[test]
+fn a_missing_bar_warp_sync() {
+    let body = EXCHANGE.replace("128", "4");
+    pair(CheckKind::WarpRace, 1, 32, &body, "bar.warp.sync -1;", "");
+}
+
+#[test]
+fn shared_memory_nobody_wrote() {
+    let body = "
+mov.u32 %r0, s;
+shl.b32 %r1, %t, 2;
+add.u32 %r2, %r0, %r1;
+setp.lt.u32 %p1, %t, GAP;
+@%p1 st.shared.u32 [%r2], %t;
+ld.shared.u32 %r5, [%r2];
+st.global.u32 [%y], %r5;";
+    pair(CheckKind::UninitialisedShared, 3, 64, body, "64", "63");
+}
+
+#[test]
+fn a_register_nobody_wrote() {
+    let body = "
+setp.lt.u32 %p1, %t, GAP;
+@%p1 mov.u32 %r5, 7;
+add.u32 %r6, %r5, 1;
+st.global.u32 [%y], %r6;";
+    pair(CheckKind::UninitialisedRegister, 1, 64, body, "64", "40");
+}
+
+#[test]
+fn an_asynchronous_copy_not_waited_for() {
+    let body = "
+mov.u32 %r0, s;
+shl.b32 %r1, %t, 4;
+add.u32 %r2, %r0, %r1;
+mul.wide.u32 %rd1, %t, 16;
+add.u64 %rd2, %x0, %rd1;
+cp.async.cg.shared.global [%r2], [%rd2], 16;
+cp.async.commit_group;
+cp.async.cg.shared.global [%r2+2048], [%rd2+2048], 16;
+cp.async.commit_group;
+GAP
+bar.sync 0;
+ld.shared.u32 %r5, [%r2+2048];
+st.global.u32 [%y], %r5;";
+    let (good, bad) = ("cp.async.wait_group 0;", "cp.async.wait_group 1;");
+    pair(CheckKind::CopyNotWaitedFor, 2, 64, body, good, bad);
+    // Waiting makes a lane's own copies visible to itself alone.
+    let body = body.replace("bar.sync 0;", "").replace(
+        "ld.shared.u32 %r5, [%r2+2048];",
+        "xor.b32 %r3, %r1, 512;\nadd.u32 %r4, %r0, %r3;\nld.shared.u32 %r5, [%r4];",
+    );
+    let (good, bad) = ("cp.async.wait_all;\nbar.sync 0;", "cp.async.wait_all;");
+    pair(CheckKind::SharedRace, 2, 64, &body, good, bad);
+}
+
+#[test]
+fn device_memory_nobody_wrote() {
+    let body = "
+ld.global.u32 %r5, [%x+GAP];
+st.global.u32 [%y], %r5;";
+    pair(
+        CheckKind::UninitialisedGlobal,
+        2,
+        64,
+        body,
+        "65024",
+        "65028",
+    );
+}
+
+#[test]
+fn warps_of_a_block_that_meet_in_device_memory() {
+    let body = "
+st.global.u32 [%y], %t;
+GAP
+mul.wide.u32 %rd1, %i, 4;
+xor.b64 %rd1, %rd1, 128;
+add.u64 %rd2, %y0, %rd1;
+ld.global.u32 %r5, [%rd2];
+st.global.u32 [%x], %r5;";
+    pair(CheckKind::GlobalRace, 2, 64, body, "bar.sync 0;", "");
+}
+
+#[test]
+fn blocks_that_meet_in_device_memory() {
+    // Each thread writes its own word, or its neighbour block's as well.
+    let body = "
+st.global.u32 [%y], %t;
+st.global.u32 [%y+GAP], %t;";
+    pair(CheckKind::BlockRace, 4, 32, body, "65536", "128");
+}
+
+#[test]
+fn a_missing_fence_before_an_atomic() {
+    // The last block to count itself reads what all have written.
+    let body = "
+setp.ne.u32 %p1, %t, 0;
+st.global.u32 [%y], %t;
+bar.sync 0;
+@%p1 bra wait;
+GAP
+atom.global.add.u32 %r5, [%x0], 1;
+mov.u32 %r6, s;
+st.shared.u32 [%r6], %r5;
+wait:
+bar.sync 0;
+mov.u32 %r6, s;
+ld.shared.u32 %r5, [%r6];
+setp.ne.u32 %p2, %r5, 3;
+@%p2 bra done;
+xor.b32 %r8, %b, 1;
+mul.wide.u32 %rd3, %r8, 128;
+add.u64 %rd1, %y0, %rd3;
+ld.global.u32 %r7, [%rd1];
+add.u64 %rd2, %x0, %o;
+st.global.u32 [%rd2+4], %r7;
+done:";
+    for seed in [1, 2, 3] {
+        for (fence, expected) in [("membar.gl;", false), ("", true)] {
+            let device = Device::new(seed);
+            let params = [device.at(0), device.at(65536)];
+            device
+                .stream
+                .copy_to_device(device.at(0), &[0; 65536])
+                .unwrap();
+            device.run(&kernel(16, &body.replace("GAP", fence)), 4, 32, params);
+            let kinds = device.kinds();
+            let found = kinds.contains(&CheckKind::BlockRace);
+            assert_eq!(found, expected, "fence {fence:?}, seed {seed}: {kinds:?}");
+        }
+    }
+}
+
+#[test]
+fn atomics_do_not_race_with_each_other() {
+    let body = "
+atom.global.add.u32 %r5, [%x0], 1;
+mov.u32 %r0, s;
+setp.ne.u32 %p1, %t, 0;
+@!%p1 st.shared.u32 [%r0], %t;
+bar.sync 0;
+atom.shared.add.u32 %r6, [%r0], 1;
+GAP
+ld.shared.u32 %r6, [%r0];";
+    pair(CheckKind::SharedRace, 3, 64, body, "bar.sync 0;", "");
+}
+
+#[test]
+fn a_barrier_that_not_all_warps_reach() {
+    let device = Device::new(5);
+    let body = "
+setp.ge.u32 %p1, %t, 32;
+@%p1 bra other;
+bar.sync 0;
+bra done;
+other:
+bar.sync 1;
+done:";
+    device.launch(
+        &device.stream,
+        &kernel(4, body),
+        1,
+        64,
+        [device.at(0), device.at(0)],
+    );
+    assert!(
+        device.stream.synchronize().is_err(),
+        "a deadlock is a fault in any mode"
+    );
+    assert_eq!(device.kinds(), [CheckKind::Divergence]);
+}
+
+#[test]
+fn a_report_names_its_place() {
+    let device = Device::new(0);
+    let ptx = kernel(512, &EXCHANGE.replace("GAP", ""))
+        .replace("ld.shared.u32 %r5", ".loc 1 42 3\nld.shared.u32 %r5")
+        + ".file 1 \"exchange.cu\"\n";
+    device.run(&ptx, 3, 64, [device.at(0), device.at(65536)]);
+    let reports = device.reports();
+    let line = 1 + ptx
+        .lines()
+        .position(|line| line.contains("ld.shared"))
+        .unwrap() as u32;
+    let report = reports
+        .iter()
+        .find(|report| report.site.line == line && report.kind == CheckKind::SharedRace)
+        .unwrap();
+    assert_eq!(report.site.source.as_deref(), Some("exchange.cu:42"));
+    assert_eq!(
+        (report.site.kernel.as_str(), report.site.block),
+        ("k", [0, 0, 0])
+    );
+    assert_eq!((report.site.warp, report.site.lane), (1, 0));
+    let text = report.to_string();
+    for part in [
+        "not ordered by a barrier",
+        "by warp 0",
+        &format!("PTX line {line}"),
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in {text:?}");
+    }
+}
