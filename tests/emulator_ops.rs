@@ -20,6 +20,8 @@ mod functions;
 mod half_float;
 #[path = "emulator_ops/harness.rs"]
 mod harness;
+#[path = "emulator_ops/hopper.rs"]
+mod hopper;
 #[path = "emulator_ops/integer.rs"]
 mod integer;
 #[path = "emulator_ops/integer_rare.rs"]
@@ -32,3 +34,5 @@ mod matrix;
 mod memory;
 #[path = "emulator_ops/memory_rare.rs"]
 mod memory_rare;
+#[path = "emulator_ops/tensor_types.rs"]
+mod tensor_types;

@@ -109,6 +109,7 @@ pub fn load(memory: &mut Memory, ptx: &str) -> Result<ModuleCode, PtxError> {
 pub struct Launch<'a> {
     pub grid: [u32; 3],
     pub block: [u32; 3],
+    pub cluster: [u32; 3],
     pub shared: u32,
     pub params: &'a [u64],
     pub options: ExecOptions,
@@ -121,6 +122,7 @@ impl Default for Launch<'_> {
         Launch {
             grid: [1, 1, 1],
             block: [32, 1, 1],
+            cluster: [0; 3],
             shared: 0,
             params: &[],
             options,
@@ -140,6 +142,7 @@ pub fn launch(
         kernel: &kernel,
         grid: launch.grid,
         block: launch.block,
+        cluster: launch.cluster,
         dynamic_shared_bytes: launch.shared,
         params: bytemuck::cast_slice(launch.params),
     };

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use neap::emulator::exec::Fault;
 
 /// One warp: lane-indexed registers in, lane-indexed registers out.
-fn warp(body: &str, inputs: &[[u32; 32]], outputs: usize, shared: &[u8]) -> Vec<[u32; 32]> {
+pub fn warp(body: &str, inputs: &[[u32; 32]], outputs: usize, shared: &[u8]) -> Vec<[u32; 32]> {
     let mut memory = Memory::new(1 << 18);
     let flat: Vec<u32> = inputs.iter().flatten().copied().collect();
     let input = if flat.is_empty() {

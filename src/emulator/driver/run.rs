@@ -117,6 +117,7 @@ impl State {
             kernel: &launch.code,
             grid: launch.grid,
             block: launch.block,
+            cluster: [0; 3],
             dynamic_shared_bytes: launch.shared_bytes,
             params: &launch.params,
         };

@@ -1,5 +1,6 @@
 //! From the addresses of a warp access to host pointers: alignment, bounds and mapping checks.
 
+use super::cluster::RANK_SHIFT;
 use super::fault::{Fault, Space};
 use super::memory::GranuleTable;
 use super::warp::{FULL, Ins, LANES, Warp};
@@ -213,6 +214,18 @@ fn resolve_slowly(
             }
         }
         let (limit, base, named) = match space {
+            // An address in another block of the cluster.
+            space::SHARED if (1 << RANK_SHIFT..1 << 32).contains(&address) => {
+                let rank = (address >> RANK_SHIFT) - 1;
+                address &= (1 << RANK_SHIFT) - 1;
+                let limit = if rank < u64::from(warp.cluster_ranks) {
+                    warp.shared_bytes
+                } else {
+                    0
+                };
+                let base = warp.cluster_shared as u64 + rank * u64::from(warp.cluster_stride);
+                (limit, base, Space::Shared)
+            }
             space::SHARED => (warp.shared_bytes, warp.shared as u64, Space::Shared),
             space::LOCAL => (
                 warp.local_bytes,
@@ -268,7 +281,7 @@ fn resolve_slowly(
     Some(Shape::Scattered)
 }
 
-/// The host pointer behind one lane's generic address, or `None` after stopping the warp.
+/// The host pointer behind `bytes` bytes at one lane's generic address, or `None` after stopping the warp.
 pub(super) fn host_address(
     warp: &mut Warp,
     ip: *const Ins,
@@ -277,10 +290,26 @@ pub(super) fn host_address(
     bytes: u64,
     write: bool,
 ) -> Option<*mut u8> {
+    host_range(warp, ip, lane, address, space::GENERIC, bytes, write)
+}
+
+/// The host pointer behind `bytes` bytes at one lane's address in a space (generic addresses go for shared ones too), or
+/// `None` after stopping the warp.
+pub(super) fn host_range(
+    warp: &mut Warp,
+    ip: *const Ins,
+    lane: usize,
+    address: u64,
+    space: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<*mut u8> {
     let mask = warp.mask;
     warp.mask = 1 << lane;
+    let generic = space == space::SHARED && address >> 60 != 0;
     let mut all = Addresses([address; LANES]);
-    let found = resolve_slowly(warp, ip, &mut all, space::GENERIC, bytes, write);
+    let space = if generic { space::GENERIC } else { space };
+    let found = resolve_slowly(warp, ip, &mut all, space, bytes, write);
     warp.mask = mask;
     found.map(|_| all.0[lane] as *mut u8)
 }

@@ -167,6 +167,18 @@ impl Op for Wait {
     }
 }
 
+impl Warp {
+    /// Performs all copies that have been issued.
+    pub(super) fn finish_async_copies(&mut self) {
+        let queue = &mut self.queue;
+        queue.groups.clear();
+        for copy in queue.copies.drain(..) {
+            // SAFETY: both sides were checked at issue, and device memory stays mapped during the launch.
+            unsafe { perform(&copy) };
+        }
+    }
+}
+
 #[inline(always)]
 unsafe fn perform(copy: &Copy) {
     let mut rest = copy.mask;

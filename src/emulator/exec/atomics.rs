@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The new value for the old one and the operands b and c.
-type Update<W> = fn(W, W, W) -> W;
+pub(crate) type Update<W> = fn(W, W, W) -> W;
 
 /// An integer with an atomic counterpart, and the register lane that holds it.
 trait Word: Copy {
@@ -137,15 +137,135 @@ impl<const CAS: bool> Op for Atomic128<CAS> {
     }
 }
 
-/// A handler and the function to put in `ops[6]` and `ops[7]`.
-pub(crate) type Selected = (Handler, [u32; 2]);
+/// An atomic operation, by the width of its words.
+#[derive(Clone, Copy)]
+pub(crate) enum Reduction {
+    Half(Update<u16>),
+    Word(Update<u32>),
+    Long(Update<u64>),
+}
 
-fn make<W: Word>(f: Update<W>) -> Selected {
-    let address = f as *const () as u64;
-    (
-        plain_handler::<Atomic<W>>(),
-        [address as u32, (address >> 32) as u32],
-    )
+impl From<Update<u16>> for Reduction {
+    fn from(f: Update<u16>) -> Reduction {
+        Reduction::Half(f)
+    }
+}
+
+impl From<Update<u32>> for Reduction {
+    fn from(f: Update<u32>) -> Reduction {
+        Reduction::Word(f)
+    }
+}
+
+impl From<Update<u64>> for Reduction {
+    fn from(f: Update<u64>) -> Reduction {
+        Reduction::Long(f)
+    }
+}
+
+/// Reductions of `cp.reduce.async.bulk`, by number.
+const REDUCTIONS: [(&str, &str); 26] = [
+    ("add", "u32"),
+    ("add", "s32"),
+    ("add", "u64"),
+    ("add", "f16"),
+    ("add", "bf16"),
+    ("add", "f32"),
+    ("add", "f64"),
+    ("min", "u32"),
+    ("min", "s32"),
+    ("min", "u64"),
+    ("min", "s64"),
+    ("min", "f16"),
+    ("min", "bf16"),
+    ("max", "u32"),
+    ("max", "s32"),
+    ("max", "u64"),
+    ("max", "s64"),
+    ("max", "f16"),
+    ("max", "bf16"),
+    ("inc", "u32"),
+    ("dec", "u32"),
+    ("and", "b32"),
+    ("and", "b64"),
+    ("or", "b32"),
+    ("or", "b64"),
+    ("xor", "b32"),
+];
+
+impl Reduction {
+    /// The number of a reduction; without a type, of the first one with that operation.
+    pub(crate) fn number(operation: &str, ty: Option<&str>) -> Option<usize> {
+        REDUCTIONS
+            .iter()
+            .position(|&(o, t)| o == operation && ty.is_none_or(|ty| ty == t))
+    }
+
+    /// The reduction of that number; `ty` takes the place of its type.
+    pub(super) fn of(number: usize, ty: Option<&str>) -> Option<Reduction> {
+        let &(operation, named) = REDUCTIONS.get(number)?;
+        let ty = match (operation, ty) {
+            (_, None) => named,
+            ("and" | "or" | "xor", Some("u32" | "s32")) => "b32",
+            ("and" | "or" | "xor", Some("u64" | "s64")) => "b64",
+            (_, Some(ty)) => ty,
+        };
+        update(operation, ty)
+    }
+
+    /// Bytes of a word.
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Reduction::Half(_) => 2,
+            Reduction::Word(_) => 4,
+            Reduction::Long(_) => 8,
+        }
+    }
+
+    /// Updates the word at `target` with the one at `source`.
+    ///
+    /// # Safety
+    /// Both may be accessed; the target is aligned.
+    pub(super) unsafe fn apply(self, target: u64, source: u64) {
+        match self {
+            Reduction::Half(f) => {
+                // SAFETY: passed on to the caller.
+                let b = unsafe { (source as *const u16).read_unaligned() };
+                // SAFETY: as above.
+                unsafe { u16::update(target, f, b, b) };
+            }
+            Reduction::Word(f) => {
+                // SAFETY: as above.
+                let b = unsafe { (source as *const u32).read_unaligned() };
+                // SAFETY: as above.
+                unsafe { u32::update(target, f, b, b) };
+            }
+            Reduction::Long(f) => {
+                // SAFETY: as above.
+                let b = unsafe { (source as *const u64).read_unaligned() };
+                // SAFETY: as above.
+                unsafe { u64::update(target, f, b, b) };
+            }
+        }
+    }
+}
+
+fn make<W: Word>(f: Update<W>) -> Reduction
+where
+    Reduction: From<Update<W>>,
+{
+    f.into()
+}
+
+/// The handler of `atom.<operation>.<type>`, and the function to put in `ops[6]` and `ops[7]`.
+pub(crate) fn select(operation: &str, ty: &str) -> Option<(Handler, [u32; 2])> {
+    let (handler, function) = match update(operation, ty)? {
+        Reduction::Half(f) => (plain_handler::<Atomic<u16>>(), f as *const ()),
+        Reduction::Word(f) => (plain_handler::<Atomic<u32>>(), f as *const ()),
+        Reduction::Long(f) => (plain_handler::<Atomic<u64>>(), f as *const ()),
+    };
+    let address = function as u64;
+    Some((handler, [address as u32, (address >> 32) as u32]))
 }
 
 /// `exch.b128` or `cas.b128`.
@@ -179,8 +299,8 @@ fn brains(a: u32, b: u32, f: impl Fn(f32, f32) -> f32) -> u32 {
     Bf16x2(f(a.0, b.0), f(a.1, b.1)).put()
 }
 
-/// The handler of `atom.<operation>.<type>` and its function.
-pub(crate) fn select(operation: &str, ty: &str) -> Option<Selected> {
+/// What `<operation>.<type>` makes of a word.
+fn update(operation: &str, ty: &str) -> Option<Reduction> {
     use super::float::{max, min};
     Some(match (operation, ty) {
         ("add", "u32" | "s32") => make(|a: u32, b, _| a.wrapping_add(b)),

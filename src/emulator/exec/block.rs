@@ -2,6 +2,7 @@
 
 use super::access::SPACE_BITS;
 use super::async_copy::AsyncQueue;
+use super::bulk::BulkQueue;
 use super::call::{Calls, Line};
 use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
@@ -28,6 +29,9 @@ impl Arena {
     }
 }
 
+/// Rounds over a cluster's warps in which each of them only waited for an mbarrier, before that counts as a deadlock.
+const IDLE_ROUNDS: u32 = 1 << 12;
+
 /// What all blocks of a launch share.
 pub(super) struct Launch<'a> {
     pub(super) spec: &'a LaunchSpec<'a>,
@@ -39,9 +43,16 @@ pub(super) struct Launch<'a> {
 pub(super) struct BlockRunner<'a> {
     launch: &'a Launch<'a>,
     kernel: &'a KernelCode,
+    /// Of all blocks of the cluster, one after the other.
     warps: Vec<Warp>,
+    warps_per_block: usize,
+    /// Blocks of a cluster in x, y, z.
+    cluster: [u32; 3],
+    /// Index of each block of the cluster that runs.
+    blocks: Vec<[u32; 3]>,
+    /// One queue, in memory that the warps point to.
+    bulk: Vec<BulkQueue>,
     run: unsafe fn(&mut Warp),
-    shared: *mut u8,
     shared_bytes: usize,
     /// Register files of the warps, and the bytes from one to the next.
     registers: *mut u8,
@@ -67,7 +78,10 @@ impl<'a> BlockRunner<'a> {
         let spec = launch.spec;
         let kernel = spec.kernel;
         let threads = spec.block.iter().product::<u32>();
-        let warps = threads.div_ceil(LANES as u32) as usize;
+        let warps_per_block = threads.div_ceil(LANES as u32) as usize;
+        let cluster = spec.cluster_dims();
+        let ranks = cluster.iter().product::<u32>() as usize;
+        let warps = warps_per_block * ranks;
         let round = |bytes: usize| bytes.next_multiple_of(128);
         let registers = round(kernel.code.kernel.register_bytes as usize);
         let mut local_bytes = kernel.local_bytes;
@@ -76,7 +90,7 @@ impl<'a> BlockRunner<'a> {
         }
         let local = round(local_bytes as usize * LANES);
         let shared_bytes = (kernel.static_shared_bytes + spec.dynamic_shared_bytes) as usize;
-        let base = arena.reserve(warps * (registers + local) + round(shared_bytes) + 128);
+        let base = arena.reserve(warps * (registers + local) + ranks * round(shared_bytes) + 128);
         let shared = base.wrapping_add(warps * (registers + local));
         let table = launch.memory.granules();
         // SAFETY: only the lifetime changes: the launch outlives its warps, which are dropped with this runner.
@@ -85,8 +99,10 @@ impl<'a> BlockRunner<'a> {
                 launch.memory,
             )
         };
-        let new_warp = |index: usize| Warp {
-            regs: base.wrapping_add(index * registers),
+        let mut bulk = vec![BulkQueue::default()];
+        let queue = bulk.as_mut_ptr();
+        let new_warp = |position: usize| Warp {
+            regs: base.wrapping_add(position * registers),
             mask: 0,
             active: 0,
             live: 0,
@@ -95,9 +111,9 @@ impl<'a> BlockRunner<'a> {
             stop: Stop::Done,
             stack: Vec::new(),
             scratch: Scratch([0; LANES]),
-            shared,
+            shared: shared.wrapping_add(position / warps_per_block * round(shared_bytes)),
             shared_bytes: shared_bytes as u32,
-            local: base.wrapping_add(warps * registers + index * local),
+            local: base.wrapping_add(warps * registers + position * local),
             local_bytes,
             params: spec.params.as_ptr(),
             param_bytes: kernel.param_bytes as u32,
@@ -117,7 +133,15 @@ impl<'a> BlockRunner<'a> {
             count_traffic: launch.options.counters,
             watch: std::ptr::null_mut(),
             fault: None,
-            index: index as u32,
+            index: (position % warps_per_block) as u32,
+            position: position as u32,
+            rank: (position / warps_per_block) as u32,
+            cluster_ranks: ranks as u32,
+            cluster_shared: shared,
+            cluster_stride: round(shared_bytes) as u32,
+            cluster_arrived: false,
+            cluster_owes: false,
+            bulk: queue,
             program: &raw const kernel.code,
             calls: Calls::default(),
             returned: 0,
@@ -136,15 +160,18 @@ impl<'a> BlockRunner<'a> {
             .partition(|slot| {
                 matches!(
                     slot.constant,
-                    Constant::Special(Special::Ctaid(_) | Special::SmId)
+                    Constant::Special(Special::Ctaid(_) | Special::ClusterId(_) | Special::SmId)
                 )
             });
         let runner = BlockRunner {
             launch,
             kernel,
             warps,
+            warps_per_block,
+            cluster,
+            blocks: vec![[0; 3]; ranks],
+            bulk,
             run: run_fn(),
-            shared,
             shared_bytes,
             registers: base,
             register_stride: registers,
@@ -210,9 +237,7 @@ impl<'a> BlockRunner<'a> {
                         bits
                     }
                 }
-                Constant::Special(special) => {
-                    self.special(special, warp.index, lane, block, linear)
-                }
+                Constant::Special(special) => self.special(special, warp, lane, block, linear),
             }
         };
         let mut lanes = [value(0); LANES];
@@ -237,9 +262,16 @@ impl<'a> BlockRunner<'a> {
         }
     }
 
-    fn special(&self, special: Special, warp: u32, lane: u32, block: [u32; 3], linear: u64) -> u64 {
+    fn special(
+        &self,
+        special: Special,
+        warp: &Warp,
+        lane: u32,
+        block: [u32; 3],
+        linear: u64,
+    ) -> u64 {
         let spec = self.launch.spec;
-        let thread = warp * LANES as u32 + lane;
+        let thread = warp.index * LANES as u32 + lane;
         let [x, y, _] = spec.block;
         let value = match special {
             Special::Tid(0) => thread % x,
@@ -249,8 +281,8 @@ impl<'a> BlockRunner<'a> {
             Special::Ctaid(axis) => block[axis as usize],
             Special::Nctaid(axis) => spec.grid[axis as usize],
             Special::LaneId => lane,
-            Special::WarpId => warp,
-            Special::WarpCount => self.warps.len() as u32,
+            Special::WarpId => warp.index,
+            Special::WarpCount => self.warps_per_block as u32,
             Special::LaneMaskEq => 1 << lane,
             Special::LaneMaskLe => u32::MAX >> (31 - lane),
             Special::LaneMaskLt => (1 << lane) - 1,
@@ -259,43 +291,74 @@ impl<'a> BlockRunner<'a> {
             Special::SmId => (linear % u64::from(self.launch.options.sm_count.max(1))) as u32,
             Special::SmCount => self.launch.options.sm_count.max(1),
             Special::GridId | Special::Zero => 0,
-            Special::One => 1,
+            Special::ClusterRank => warp.rank,
+            Special::ClusterRanks => warp.cluster_ranks,
+            Special::ExplicitCluster => u32::from(warp.cluster_ranks > 1),
+            Special::ClusterId(axis) => block[axis as usize] / self.cluster[axis as usize],
+            Special::ClusterCount(axis) => spec.grid[axis as usize] / self.cluster[axis as usize],
+            Special::ClusterBlock(axis) => self.rank_index(warp.rank)[axis as usize],
+            Special::ClusterBlocks(axis) => self.cluster[axis as usize],
             Special::DynamicSharedBytes => spec.dynamic_shared_bytes,
             Special::TotalSharedBytes => self.shared_bytes as u32,
         };
         u64::from(value)
     }
 
-    /// Runs block number `linear` and adds what it did to `counters`.
-    pub(super) fn run(&mut self, linear: u64, counters: &mut Counters) -> Result<(), Box<Fault>> {
+    /// Number of a block in the grid.
+    fn linear(&self, block: [u32; 3]) -> u64 {
         let [grid_x, grid_y, _] = self.launch.spec.grid.map(u64::from);
-        let block = [
-            linear % grid_x,
-            linear / grid_x % grid_y,
-            linear / grid_x / grid_y,
-        ]
-        .map(|v| v as u32);
-        self.reset(block, linear);
+        let [x, y, z] = block.map(u64::from);
+        x + grid_x * (y + grid_y * z)
+    }
+
+    /// Index of a block in its cluster.
+    fn rank_index(&self, rank: u32) -> [u32; 3] {
+        let [x, y, _] = self.cluster;
+        [rank % x, rank / x % y, rank / x / y]
+    }
+
+    /// Runs cluster number `linear` (a block, without clusters) and adds what it did to `counters`.
+    pub(super) fn run(&mut self, linear: u64, counters: &mut Counters) -> Result<(), Box<Fault>> {
+        let grid = self.launch.spec.grid;
+        let clusters = [0, 1, 2].map(|axis| u64::from(grid[axis] / self.cluster[axis]));
+        let cluster = [
+            linear % clusters[0],
+            linear / clusters[0] % clusters[1],
+            linear / clusters[0] / clusters[1],
+        ];
+        for rank in 0..self.blocks.len() {
+            let inside = self.rank_index(rank as u32);
+            self.blocks[rank] =
+                [0, 1, 2].map(|axis| cluster[axis] as u32 * self.cluster[axis] + inside[axis]);
+            self.reset(rank);
+        }
+        self.bulk[0].clear();
+        let (block, linear) = (self.blocks[0], self.linear(self.blocks[0]));
         self.tell(|watch| watch.begin_block(linear, block));
-        let result = self.schedule(block);
+        let result = self.schedule();
         self.tell(Watch::end_block);
         for warp in &mut self.warps {
             *counters += warp.counters;
             warp.counters = Counters::default();
             self.output.append(&mut warp.output);
         }
-        counters.blocks += 1;
+        counters.blocks += self.blocks.len() as u64;
         result
     }
 
-    fn reset(&mut self, block: [u32; 3], linear: u64) {
+    /// Readies the warps of the block of that rank.
+    fn reset(&mut self, rank: usize) {
+        let block = self.blocks[rank];
+        let linear = self.linear(block);
+        let warps = rank * self.warps_per_block..(rank + 1) * self.warps_per_block;
         let threads = self.launch.spec.block.iter().product::<u32>();
         let code = &self.kernel.code;
         if self.launch.options.poison {
+            let shared = self.warps[warps.start].shared;
             // SAFETY: the arena holds this many bytes of shared memory.
-            unsafe { std::ptr::write_bytes(self.shared, 0xFF, self.shared_bytes) };
+            unsafe { std::ptr::write_bytes(shared, 0xFF, self.shared_bytes) };
         }
-        for warp in &mut self.warps {
+        for warp in &mut self.warps[warps.clone()] {
             let first = warp.index * LANES as u32;
             let present = (threads - first).min(LANES as u32);
             warp.live = if present == 32 {
@@ -313,10 +376,11 @@ impl<'a> BlockRunner<'a> {
             warp.yield_at = super::control::YIELD_BRANCHES;
             warp.regs = self
                 .registers
-                .wrapping_add(warp.index as usize * self.register_stride);
+                .wrapping_add(warp.position as usize * self.register_stride);
             warp.calls.reset();
             (warp.returned, warp.floor, warp.frame) = (0, 0, 0);
             warp.top = code.frame_bytes;
+            (warp.cluster_arrived, warp.cluster_owes) = (false, false);
             if self.launch.options.poison {
                 let free = warp.regs.wrapping_add(code.kernel.constant_bytes as usize);
                 // SAFETY: the register file has this many bytes behind its constants.
@@ -333,7 +397,7 @@ impl<'a> BlockRunner<'a> {
                 };
             }
         }
-        for index in 0..self.warps.len() {
+        for index in warps {
             for slot in &self.block_constants {
                 self.write_constant(&self.warps[index], slot, block, linear);
             }
@@ -372,23 +436,30 @@ impl<'a> BlockRunner<'a> {
             .append(&mut self.output);
     }
 
-    fn schedule(&mut self, block: [u32; 3]) -> Result<(), Box<Fault>> {
-        let mut barriers = [BarrierState::default(); 16];
+    fn schedule(&mut self) -> Result<(), Box<Fault>> {
+        let mut barriers = vec![[BarrierState::default(); 16]; self.blocks.len()];
         let mut order: Vec<usize> = (0..self.warps.len()).collect();
+        // Rounds in which every warp only found an mbarrier incomplete.
+        let mut idle_rounds = 0u32;
         loop {
-            let mut progress = false;
+            let (mut progress, mut waits) = (false, true);
             self.tell(|watch| watch.shuffle(&mut order));
             for &index in &order {
-                while matches!(self.warps[index].stop, Stop::Ready | Stop::Yield) {
+                while matches!(
+                    self.warps[index].stop,
+                    Stop::Ready | Stop::Yield | Stop::Wait
+                ) {
                     progress = true;
                     let warp = &mut self.warps[index];
                     // SAFETY: the warp was set up for this kernel by `new` and `reset`.
                     unsafe { (self.run)(warp) };
+                    waits &= warp.stop == Stop::Wait;
                     match warp.stop {
-                        Stop::Fault => return Err(self.complete(index, block)),
+                        Stop::Fault => return Err(self.complete(index)),
                         Stop::Barrier(id) => {
                             let request = warp.barrier;
-                            let state = &mut barriers[usize::from(id)];
+                            let rank = warp.rank as usize;
+                            let state = &mut barriers[rank][usize::from(id)];
                             // A barrier counts warps, as hardware does.
                             state.threads += LANES as u32;
                             state.votes += request.votes;
@@ -397,32 +468,56 @@ impl<'a> BlockRunner<'a> {
                             self.tell(|watch| watch.arrive(id, index));
                             if request.arrive_only {
                                 self.warps[index].stop = Stop::Ready;
-                                self.release(&mut barriers);
+                                self.release(rank, &mut barriers[rank]);
                                 continue;
                             }
                             break;
                         }
-                        Stop::Yield | Stop::Done | Stop::Ready => break,
+                        Stop::Yield | Stop::Wait | Stop::Cluster | Stop::Done | Stop::Ready => {
+                            break;
+                        }
                     }
                 }
             }
-            progress |= self.release(&mut barriers);
+            for rank in 0..self.blocks.len() {
+                progress |= self.release(rank, &mut barriers[rank]);
+            }
+            progress |= self.release_cluster();
             if self.warps.iter().all(|warp| warp.stop == Stop::Done) {
+                // Copies that nobody waited for still arrive.
+                self.bulk[0].finish();
                 return Ok(());
             }
-            if !progress {
-                return Err(self.deadlock(block));
+            idle_rounds = if waits { idle_rounds + 1 } else { 0 };
+            if !progress || idle_rounds > IDLE_ROUNDS {
+                return Err(self.deadlock());
             }
         }
     }
 
-    /// Lets the warps of complete barriers go on.
-    fn release(&mut self, barriers: &mut [BarrierState; 16]) -> bool {
-        let running = self
+    /// Lets the cluster's warps go on when all of them have arrived at its barrier; warps that have exited count.
+    fn release_cluster(&mut self) -> bool {
+        let mut running = self
             .warps
             .iter()
             .filter(|warp| warp.stop != Stop::Done)
-            .count() as u32;
+            .peekable();
+        if running.peek().is_none() || !running.all(|warp| warp.cluster_arrived) {
+            return false;
+        }
+        for warp in &mut self.warps {
+            warp.cluster_arrived = false;
+            if warp.stop == Stop::Cluster {
+                warp.stop = Stop::Ready;
+            }
+        }
+        true
+    }
+
+    /// Lets the warps of complete barriers of a block go on.
+    fn release(&mut self, rank: usize, barriers: &mut [BarrierState; 16]) -> bool {
+        let warps = &mut self.warps[rank * self.warps_per_block..][..self.warps_per_block];
+        let running = warps.iter().filter(|warp| warp.stop != Stop::Done).count() as u32;
         let mut released = false;
         // SAFETY: a watch that was set outlives the runner, and no handler runs at this time.
         let mut watch = unsafe { self.watch.as_mut() };
@@ -440,8 +535,7 @@ impl<'a> BlockRunner<'a> {
             if state.threads < expected {
                 continue;
             }
-            for warp in self
-                .warps
+            for warp in warps
                 .iter_mut()
                 .filter(|warp| warp.stop == Stop::Barrier(id as u8))
             {
@@ -460,27 +554,38 @@ impl<'a> BlockRunner<'a> {
         released
     }
 
-    fn deadlock(&mut self, block: [u32; 3]) -> Box<Fault> {
+    fn deadlock(&mut self) -> Box<Fault> {
         let mut waiting = Vec::new();
         let mut first = None;
         for (index, warp) in self.warps.iter().enumerate() {
-            if let Stop::Barrier(id) = warp.stop {
-                let at = warp.resume.wrapping_sub(1);
-                let line = self.kernel.statements[self.statement(warp, at)].line;
-                waiting.push(format!("warp {index} at barrier {id} (PTX line {line})"));
-                first.get_or_insert(index);
-            }
+            let (what, at) = match warp.stop {
+                Stop::Barrier(id) => (format!("barrier {id}"), warp.resume.wrapping_sub(1)),
+                Stop::Wait => ("an mbarrier".into(), warp.resume.wrapping_sub(1)),
+                Stop::Cluster => ("the cluster's barrier".into(), warp.resume),
+                _ => continue,
+            };
+            let line = self.kernel.statements[self.statement(warp, at)].line;
+            let block = if self.blocks.len() > 1 {
+                format!(" of block {:?}", self.blocks[warp.rank as usize])
+            } else {
+                String::new()
+            };
+            waiting.push(format!(
+                "warp {}{block} at {what} (PTX line {line})",
+                warp.index
+            ));
+            first.get_or_insert((index, at));
         }
-        let index = first.unwrap_or(0);
+        let (index, at) = first.unwrap_or((0, self.warps[0].resume));
         let site = Box::new(FaultSite {
-            warp: index as u32,
+            warp: self.warps[index].index,
             ..FaultSite::default()
         });
         let message = format!("no other warp will arrive; {} wait", waiting.join(", "));
         let warp = &mut self.warps[index];
-        warp.resume = warp.resume.wrapping_sub(1);
+        warp.resume = at;
         warp.fault = Some(Box::new(Fault::BarrierDivergence { site, message }));
-        self.complete(index, block)
+        self.complete(index)
     }
 
     fn statement(&self, warp: &Warp, at: *const super::warp::Ins) -> usize {
@@ -489,8 +594,9 @@ impl<'a> BlockRunner<'a> {
     }
 
     /// Fills in where the fault of a warp happened.
-    fn complete(&mut self, index: usize, block: [u32; 3]) -> Box<Fault> {
+    fn complete(&mut self, index: usize) -> Box<Fault> {
         let warp = &mut self.warps[index];
+        let block = self.blocks[warp.rank as usize];
         let at = warp.resume;
         let mut fault = warp.fault.take().unwrap_or_else(|| {
             Box::new(Fault::InvalidLaunch {

@@ -8,8 +8,10 @@ mod approx;
 pub(crate) mod async_copy;
 pub(crate) mod atomics;
 mod block;
+pub(crate) mod bulk;
 pub(crate) mod call;
 mod checked;
+pub(crate) mod cluster;
 pub(crate) mod control;
 pub(crate) mod convert;
 mod counters;
@@ -22,6 +24,7 @@ mod integer_rare;
 mod lane;
 pub(crate) mod load_store;
 pub(crate) mod matrix;
+pub(crate) mod mbarrier;
 mod memory;
 pub(crate) mod op;
 pub(crate) mod ops_extra;
@@ -30,6 +33,8 @@ mod pool;
 pub(crate) mod shuffle;
 pub(crate) mod soft_float;
 pub(crate) mod soft_ops;
+pub(crate) mod tensor_core;
+mod tensor_map;
 mod traffic;
 pub(crate) mod warp;
 pub(crate) mod watch;
@@ -39,6 +44,7 @@ pub use counters::Counters;
 pub use fault::{Fault, FaultSite, Space};
 pub use memory::{AccessError, DeviceMemory, GranuleTable};
 pub use output::Output;
+pub use tensor_map::TensorMap;
 
 use super::check::Checker;
 use super::check::streams::Footprint;
@@ -86,6 +92,8 @@ pub struct KernelCode {
     /// How deep its calls go is not known before it runs (recursion, calls through pointers, `alloca`):
     /// [`ExecOptions::stack_bytes`] are added.
     pub recursive: bool,
+    /// Blocks of a cluster in x, y, z, if the kernel declares them (`.reqnctapercluster`).
+    pub cluster: Option<[u32; 3]>,
     /// Threads per block at most (`.maxntid` or `.reqntid`), if declared.
     pub max_threads: Option<u32>,
     /// 32-bit registers per thread that are live at once at most, by this loader's own allocation: not what ptxas would say.
@@ -171,6 +179,7 @@ impl ModuleCode {
                 static_shared_bytes: sizes.shared,
                 local_bytes: code.frame_bytes + code.stack_bytes.unwrap_or(0),
                 recursive: code.stack_bytes.is_none(),
+                cluster: entry.cluster,
                 max_threads: entry.max_threads,
                 registers: code.pressure(),
                 instruction_count: code.instructions.len(),
@@ -215,6 +224,8 @@ pub struct LaunchSpec<'a> {
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub block: [u32; 3],
+    /// Blocks of a cluster in x, y, z; zeros leave it to the kernel, whose default is one block.
+    pub cluster: [u32; 3],
     /// Bytes of `extern .shared` memory.
     pub dynamic_shared_bytes: u32,
     /// The parameter block, laid out as [`KernelCode::params`] says.
@@ -258,7 +269,19 @@ impl Default for ExecOptions {
     }
 }
 
+/// Blocks of a cluster at most (the portable limit is 8; 16 have to be asked for on hardware).
+const CLUSTER_LIMIT: u32 = 16;
+
 impl LaunchSpec<'_> {
+    /// Blocks of a cluster in x, y, z.
+    fn cluster_dims(&self) -> [u32; 3] {
+        if self.cluster == [0; 3] {
+            self.kernel.cluster.unwrap_or([1; 3])
+        } else {
+            self.cluster
+        }
+    }
+
     fn validate(&self) -> Result<(), String> {
         let threads = self.block.iter().map(|&n| u64::from(n)).product::<u64>();
         let blocks = self.grid.iter().map(|&n| u128::from(n)).product::<u128>();
@@ -270,6 +293,29 @@ impl LaunchSpec<'_> {
         }
         if blocks > u128::from(u64::MAX) {
             return Err(format!("a grid of {:?} blocks is too large", self.grid));
+        }
+        let cluster = self.cluster_dims();
+        let ranks = cluster.iter().map(|&n| u64::from(n)).product::<u64>();
+        if ranks == 0 || ranks > u64::from(CLUSTER_LIMIT) {
+            return Err(format!(
+                "clusters of {cluster:?} blocks, where 1 to {CLUSTER_LIMIT} are possible"
+            ));
+        }
+        if self
+            .kernel
+            .cluster
+            .is_some_and(|declared| declared != cluster)
+        {
+            return Err(format!(
+                "clusters of {cluster:?} blocks, where the kernel declares {:?}",
+                self.kernel.cluster.unwrap_or([1; 3])
+            ));
+        }
+        if (0..3).any(|axis| self.grid[axis] % cluster[axis] != 0) {
+            return Err(format!(
+                "a grid of {:?} blocks does not consist of clusters of {cluster:?}",
+                self.grid
+            ));
         }
         let limit = self.kernel.max_threads.unwrap_or(1024).min(1024);
         if threads > u64::from(limit) {
@@ -338,16 +384,22 @@ pub(crate) fn run_traced(
         memory,
         options,
     };
+    let ranks = spec.cluster_dims().iter().product::<u32>();
     match &options.check {
-        Some(checker) => ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena)),
-        None => (run_parallel(&launch), Footprint::default()),
+        // The checked mode knows no clusters yet: their launches run without it.
+        Some(checker) if ranks == 1 => {
+            ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena))
+        }
+        _ => (run_parallel(&launch), Footprint::default()),
     }
 }
 
 /// Runs blocks on as many threads as the options allow.
 fn run_parallel(launch: &Launch<'_>) -> Result<Counters, Fault> {
     let (spec, options) = (launch.spec, launch.options);
-    let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+    let ranks = spec.cluster_dims().iter().product::<u32>();
+    // Clusters, in fact, where there are any.
+    let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>() / u64::from(ranks.max(1));
     let threads = match options.threads {
         0 => processors(),
         n => n,

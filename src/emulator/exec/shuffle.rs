@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 /// Whether the lanes named in the mask operand are exactly the ones here. Lanes that exited, or never existed, need not
 /// come.
 #[inline(always)]
-unsafe fn members(warp: &mut Warp, ip: *const Ins, slot: u32) -> Option<u32> {
+pub(super) unsafe fn members(warp: &mut Warp, ip: *const Ins, slot: u32) -> Option<u32> {
     // SAFETY: the operand is a slot of 32 lanes.
     let wanted = unsafe {
         *warp

@@ -1,6 +1,7 @@
 //! The state of one warp and the loop that runs it.
 
 use super::async_copy::AsyncQueue;
+use super::bulk::BulkQueue;
 use super::call::Calls;
 use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
@@ -62,6 +63,10 @@ pub(crate) enum Stop {
     Barrier(u8),
     /// It gave way to the block's other warps.
     Yield,
+    /// It found an mbarrier's phase incomplete, and gave way.
+    Wait,
+    /// It waits at the cluster's barrier.
+    Cluster,
     /// See [`Warp::fault`].
     Fault,
 }
@@ -141,6 +146,21 @@ pub(crate) struct Warp {
     pub top: u32,
     /// What `printf` has printed.
     pub output: Vec<u8>,
+
+    /// Index among the warps of the cluster.
+    pub position: u32,
+    /// The block's rank in its cluster, and how many there are.
+    pub rank: u32,
+    pub cluster_ranks: u32,
+    /// Shared memory of rank 0, and the bytes from one rank's to the next.
+    pub cluster_shared: *mut u8,
+    pub cluster_stride: u32,
+    /// It has arrived at the cluster's barrier, whose phase is not complete.
+    pub cluster_arrived: bool,
+    /// It has arrived and not waited.
+    pub cluster_owes: bool,
+    /// Bulk copies of the cluster.
+    pub bulk: *mut BulkQueue,
 }
 
 impl Warp {

@@ -35,6 +35,7 @@ pub(super) fn emit(
     lowered: lower::Lowered,
     instructions: &mut Vec<Ins>,
     operands: &mut OperandTable,
+    lists: &mut Vec<Vec<u32>>,
 ) -> Routine {
     let lower::Lowered {
         registers,
@@ -82,8 +83,15 @@ pub(super) fn emit(
                 ins.guard = layout.offset[register as usize] << 1 | u32::from(negated);
             }
             let mut ops = [0; 16];
-            for (position, &register) in inst.dsts.iter().chain(&inst.srcs).enumerate() {
-                ops[position] = layout.offset[register as usize];
+            let offsets = inst.dsts.iter().chain(&inst.srcs);
+            let offsets = offsets.map(|&register| layout.offset[register as usize]);
+            if inst.listed {
+                ops[7] = lists.len() as u32;
+                lists.push(offsets.collect());
+            } else {
+                for (op, offset) in ops.iter_mut().zip(offsets) {
+                    *op = offset;
+                }
             }
             for &(position, value) in &inst.raw {
                 ops[position] = value;

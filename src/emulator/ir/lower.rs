@@ -241,6 +241,7 @@ impl Lowering<'_> {
             copy: false,
             is_call: false,
             select: false,
+            listed: false,
         });
         let last = self.insts.len() - 1;
         &mut self.insts[last]
@@ -408,18 +409,27 @@ impl Lowering<'_> {
             "alloca" | "stacksave" | "stackrestore" => self.stack(base, rest, o)?,
             "mov" => self.lower_mov(ty, o)?,
             "ld" | "ldu" => self.lower_load(rest, o)?,
+            "st" | "red" if rest.first() == Some(&"async") => {
+                self.lower_remote(base == "red", &rest[1..], o)?;
+            }
             "st" => self.lower_store(rest, o)?,
             "atom" | "red" => self.lower_atomic(base == "atom", rest, o)?,
             "cvta" => self.lower_cvta(rest, o)?,
             "isspacep" => self.lower_isspacep(rest, o)?,
             "cp" => self.lower_async(rest, o)?,
             "ldmatrix" | "mma" => self.lower_matrix(base, rest, o)?,
+            "stmatrix" => self.lower_stmatrix(rest, o)?,
+            "wgmma" => self.lower_wgmma(rest, o)?,
+            "mbarrier" => self.lower_mbarrier(rest, o)?,
+            "mapa" | "getctarank" => self.lower_map(base, rest, o)?,
+            "elect" => self.lower_elect(rest, o)?,
+            // Registers are not shared out between warps here.
+            "setmaxnreg" => {
+                self.push(control::nothing(), vec![], vec![]);
+            }
             "prefetch" | "prefetchu" | "membar" | "fence" | "pmevent" | "griddepcontrol"
             | "discard" | "applypriority" => {
-                if rest
-                    .iter()
-                    .any(|part| matches!(*part, "tensormap" | "mbarrier_init"))
-                {
+                if rest.iter().any(|part| part.starts_with("tensormap")) {
                     return Err(unknown());
                 }
                 let handler = match base {
@@ -436,6 +446,9 @@ impl Lowering<'_> {
             }
             "nanosleep" => {
                 self.push(control::sleep(), vec![], vec![]);
+            }
+            "barrier" if rest.first() == Some(&"cluster") => {
+                self.lower_cluster_barrier(&rest[1..])?;
             }
             "bar" | "barrier" => self.barrier(rest, o)?,
             "shfl" | "vote" | "match" | "redux" | "activemask" => self.exchange(s, base, rest)?,

@@ -240,6 +240,11 @@ impl Lowering<'_> {
     /// `cp.async...`
     pub(super) fn lower_async(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
         match (rest, o) {
+            (["async", "bulk", more @ ..], _) => return self.lower_bulk(false, more, o),
+            (["reduce", "async", "bulk", more @ ..], _) => return self.lower_bulk(true, more, o),
+            (["async", "mbarrier", "arrive", more @ ..], _) => {
+                return self.lower_copies_arrive(more, o);
+            }
             (["async", "commit_group"], []) => {
                 self.push(async_copy::commit(), vec![], vec![]);
             }
@@ -335,7 +340,7 @@ impl Lowering<'_> {
                     Operand::Vector(b),
                     Operand::Vector(c),
                 ],
-            ) if a_type == b_type => {
+            ) if a_type == b_type && matrix::mma(shape, a_type).is_some() => {
                 let (handler, a_count, b_count) = matrix::mma(shape, a_type).ok_or_else(unknown)?;
                 if (d.len(), a.len(), b.len(), c.len()) != (4, a_count, b_count, 4) {
                     return Err("a fragment has the wrong number of registers".into());
@@ -349,6 +354,7 @@ impl Lowering<'_> {
                 inst.second = Some((0, 0));
                 inst.early = true;
             }
+            ("mma", ..) => return self.lower_mma(&rest, o),
             _ => return Err(unknown()),
         }
         // Collective instructions under a guard would need every lane's predicate to agree.

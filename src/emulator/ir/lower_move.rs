@@ -261,7 +261,7 @@ impl Lowering<'_> {
                 self.copy(dst, src);
                 return Ok(());
             }
-            "shared" | "shared::cta" => SHARED_WINDOW,
+            "shared" | "shared::cta" | "shared::cluster" => SHARED_WINDOW,
             "local" => LOCAL_WINDOW,
             "param" | "param::func" if self.around.frame.is_some() => LOCAL_WINDOW,
             "param" | "param::entry" => PARAM_WINDOW,
@@ -283,8 +283,10 @@ impl Lowering<'_> {
             return Err("isspacep takes two operands".into());
         };
         let window = match rest {
-            ["global"] => 0,
-            ["shared" | "shared::cta"] => SHARED_WINDOW,
+            // Constant memory is device memory here, as its generic addresses are on hardware.
+            ["global" | "const"] => 0,
+            ["shared" | "shared::cta"] => return self.is_own_shared(d, a),
+            ["shared::cluster"] => SHARED_WINDOW,
             ["local"] => LOCAL_WINDOW,
             ["param" | "param::entry"] => PARAM_WINDOW,
             _ => return Err("this space cannot be told apart".into()),

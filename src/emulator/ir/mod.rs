@@ -15,8 +15,10 @@ mod lower_atomic;
 mod lower_call;
 mod lower_compare;
 mod lower_control;
+mod lower_hopper;
 mod lower_memory;
 mod lower_move;
+mod lower_tensor;
 mod names;
 mod param_address;
 mod program;
@@ -95,7 +97,13 @@ impl Constant {
                 Special::DynamicSharedBytes => (6, 11),
                 Special::TotalSharedBytes => (6, 12),
                 Special::Zero => (6, 13),
-                Special::One => (6, 14),
+                Special::ClusterRank => (6, 15),
+                Special::ClusterRanks => (6, 16),
+                Special::ExplicitCluster => (6, 17),
+                Special::ClusterId(axis) => (8, axis.into()),
+                Special::ClusterCount(axis) => (9, axis.into()),
+                Special::ClusterBlock(axis) => (10, axis.into()),
+                Special::ClusterBlocks(axis) => (11, axis.into()),
             },
         }
     }
@@ -122,7 +130,16 @@ pub(crate) enum Special {
     DynamicSharedBytes,
     TotalSharedBytes,
     Zero,
-    One,
+    /// Rank of the block in its cluster, and blocks of the cluster.
+    ClusterRank,
+    ClusterRanks,
+    ExplicitCluster,
+    /// Index of the cluster in the grid, and clusters of the grid.
+    ClusterId(u8),
+    ClusterCount(u8),
+    /// Index of the block in its cluster, and blocks of the cluster.
+    ClusterBlock(u8),
+    ClusterBlocks(u8),
 }
 
 /// A virtual register: a register of the PTX text, a temporary, or a constant.
@@ -184,4 +201,6 @@ pub(crate) struct Inst {
     pub is_call: bool,
     /// `selp`: of the first two sources only the one that the third chooses counts.
     pub select: bool,
+    /// The operands do not fit the instruction: they go to a list whose number is the last of `ops`.
+    pub listed: bool,
 }

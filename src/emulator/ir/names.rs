@@ -129,11 +129,10 @@ pub(super) fn special(name: &str) -> Option<Special> {
             "%ntid" => Special::Ntid(dimension),
             "%ctaid" => Special::Ctaid(dimension),
             "%nctaid" => Special::Nctaid(dimension),
-            // Without clusters, every block is a cluster of its own.
-            "%clusterid" => Special::Ctaid(dimension),
-            "%nclusterid" => Special::Nctaid(dimension),
-            "%cluster_ctaid" => Special::Zero,
-            "%cluster_nctaid" => Special::One,
+            "%clusterid" => Special::ClusterId(dimension),
+            "%nclusterid" => Special::ClusterCount(dimension),
+            "%cluster_ctaid" => Special::ClusterBlock(dimension),
+            "%cluster_nctaid" => Special::ClusterBlocks(dimension),
             _ => return None,
         });
     }
@@ -151,7 +150,7 @@ pub(super) fn special(name: &str) -> Option<Special> {
         "%gridid" => Special::GridId,
         "%dynamic_smem_size" => Special::DynamicSharedBytes,
         "%total_smem_size" => Special::TotalSharedBytes,
-        "%is_explicit_cluster" => Special::Zero,
+        "%is_explicit_cluster" => Special::ExplicitCluster,
         "%aggr_smem_size" => Special::TotalSharedBytes,
         "%reserved_smem_offset_begin"
         | "%reserved_smem_offset_end"
@@ -171,8 +170,8 @@ pub(super) fn special(name: &str) -> Option<Special> {
         {
             Special::Zero
         }
-        "%cluster_ctarank" => Special::Zero,
-        "%cluster_nctarank" => Special::One,
+        "%cluster_ctarank" => Special::ClusterRank,
+        "%cluster_nctarank" => Special::ClusterRanks,
         _ => return None,
     })
 }

@@ -23,6 +23,8 @@ pub(crate) struct Code {
     pub by_number: Vec<Option<u32>>,
     /// `Ins::imm` of a call is an index into this.
     pub sites: Vec<CallSite>,
+    /// Operands of instructions that have more than fit them.
+    pub lists: Vec<Vec<u32>>,
     /// Bytes of the kernel's own frame.
     pub frame_bytes: u32,
     /// Bytes of stack that the deepest chain of calls needs; `None` if functions call themselves or through pointers.
@@ -66,6 +68,7 @@ pub(crate) fn compile<'a>(
     let mut instructions = Vec::new();
     let mut operands = OperandTable::default();
     let mut sites = Vec::new();
+    let mut lists = Vec::new();
     let mut first_statement = 0;
     let mut routine = |routine: &Entry, symbols: &Symbols, frame: Option<&Frame>| {
         let frame_bytes = frame.map_or(sizes.frame, |frame| frame.bytes);
@@ -88,7 +91,7 @@ pub(crate) fn compile<'a>(
             }
         }
         sites.append(&mut lowered.sites);
-        let routine = emit(lowered, &mut instructions, &mut operands);
+        let routine = emit(lowered, &mut instructions, &mut operands, &mut lists);
         Ok::<_, PtxError>((routine, frame_bytes))
     };
     let (kernel, frame_bytes) = routine(entry, &symbols, None)?;
@@ -113,6 +116,7 @@ pub(crate) fn compile<'a>(
             functions: compiled,
             by_number,
             sites,
+            lists,
             frame_bytes,
             stack_bytes,
         },

@@ -59,6 +59,8 @@ pub struct Entry {
     pub register_params: Vec<(String, u32)>,
     /// Bytes of the area where the body's `.param` variables lie.
     pub call_bytes: u64,
+    /// `.reqnctapercluster`: blocks of a cluster in x, y, z.
+    pub cluster: Option<[u32; 3]>,
     /// Product of `.maxntid` or `.reqntid`.
     pub max_threads: Option<u32>,
     /// Class of each register, by register number.

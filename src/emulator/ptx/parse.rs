@@ -342,8 +342,17 @@ impl<'a> Parser<'a> {
                     }
                     entry.max_threads = Some(threads);
                 }
-                ".minnctapersm" | ".maxnctapersm" | ".maxnreg" | ".maxclusterrank"
-                | ".reqnctapercluster" => {
+                ".reqnctapercluster" => {
+                    let mut dims = [1; 3];
+                    dims[0] = self.count("a block count")?;
+                    for dim in &mut dims[1..] {
+                        if self.accept(b',')? {
+                            *dim = self.count("a block count")?;
+                        }
+                    }
+                    entry.cluster = Some(dims);
+                }
+                ".minnctapersm" | ".maxnctapersm" | ".maxnreg" | ".maxclusterrank" => {
                     self.count("a number")?;
                     while self.accept(b',')? {
                         self.count("a number")?;
