@@ -4,6 +4,8 @@
 mod compiled;
 #[path = "emulator_ops/control.rs"]
 mod control;
+#[path = "emulator_ops/damaged.rs"]
+mod damaged;
 #[path = "emulator_ops/elementwise.rs"]
 mod elementwise;
 #[path = "emulator_ops/float.rs"]
@@ -34,5 +36,7 @@ mod matrix;
 mod memory;
 #[path = "emulator_ops/memory_rare.rs"]
 mod memory_rare;
+#[path = "emulator_ops/probes.rs"]
+mod probes;
 #[path = "emulator_ops/tensor_types.rs"]
 mod tensor_types;

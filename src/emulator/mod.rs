@@ -20,12 +20,14 @@
 //! |---|---|
 //! | [`Profile`] | what a device claims to be, and what contexts, modules and graphs cost on it |
 //! | [`DeviceReport`] | live objects, memory by holder, calls, counters |
+//! | [`probes`] | single instructions over fixed operands, for recordings of real GPUs |
 //! | [`ptx`], [`ir`], [`exec`] | PTX text to intermediate form to execution |
 //! | [`check`] | the checked mode: races, uninitialised reads, bounds, leaks |
 
 pub mod check;
 pub mod exec;
 pub mod ir;
+pub mod probes;
 pub mod ptx;
 
 mod driver;

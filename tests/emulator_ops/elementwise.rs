@@ -1,5 +1,9 @@
 //! One-result instructions on every pair and triple of edge values, in full warps and under a guard.
 
+use neap::emulator::probes;
+use std::collections::HashSet;
+use std::sync::OnceLock;
+
 use super::harness::{Launch, Memory, kernel, launch, load};
 
 /// Operand kinds: how values lie in memory and which registers hold them.
@@ -68,6 +72,10 @@ pub fn check_with(
     expected: impl Fn(&[u64]) -> u64,
     same: impl Fn(&[u64], u64, u64) -> bool,
 ) {
+    assert!(
+        is_listed(statement),
+        "`{statement}` is not among the probes: add a line to src/emulator/probes.txt"
+    );
     let names = ["{a}", "{b}", "{c}", "{e}"];
     for guarded in [false, true] {
         let mut body = String::from(
@@ -143,6 +151,13 @@ pub fn check_with(
             }
         }
     }
+}
+
+/// Whether a form is a probe, so that a recording of a GPU covers it.
+fn is_listed(statement: &str) -> bool {
+    static FORMS: OnceLock<HashSet<&'static str>> = OnceLock::new();
+    let forms = FORMS.get_or_init(|| probes::all().iter().map(|probe| probe.statement).collect());
+    forms.contains(statement)
 }
 
 /// Bit-exact form of [`check_with`].

@@ -1,5 +1,7 @@
 //! mbarriers, bulk copies, tensor maps, clusters, `elect`, `stmatrix`.
 
+#![allow(clippy::needless_range_loop)] // lanes index several arrays
+
 use super::harness::{Launch, Memory, run_body};
 use super::matrix::warp;
 use neap::emulator::exec::{Fault, TensorMap};

@@ -158,6 +158,14 @@ pub struct SelftestArgs {
     #[arg(long, value_name = "DIR")]
     pub goldens: Option<PathBuf>,
 
+    /// Instead, run every instruction probe on the device and write operands and results to this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "goldens", "out", "list"])]
+    pub record: Option<PathBuf>,
+
+    /// Instead, list the instruction probes and the GPUs whose recordings are checked in
+    #[arg(long, conflicts_with_all = ["model", "goldens", "out"])]
+    pub list: bool,
+
     /// Also write the table to this folder, as selftest.txt and selftest.json
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -9,6 +9,7 @@ mod devices;
 mod goldens;
 mod plan;
 mod progress;
+mod recording;
 mod report;
 mod run;
 mod selftest;

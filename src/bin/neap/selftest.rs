@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::args::SelftestArgs;
 use crate::bundled;
 use crate::goldens::{self, Golden, TOLERANCE};
+use crate::recording;
 use crate::report::{CommandError, note, print, print_json};
 use crate::session;
 
@@ -91,6 +92,12 @@ impl std::fmt::Display for Table {
 
 /// Runs the command.
 pub fn run(args: &SelftestArgs) -> Result<(), CommandError> {
+    if args.list {
+        return recording::list(args.json);
+    }
+    if let Some(file) = &args.record {
+        return recording::record(&args.device, file);
+    }
     let model = bundled::model_or_bundled(args.model.as_deref())?;
     let goldens = match &args.goldens {
         Some(folder) => Some(goldens::from_folder(folder, &model)?),

@@ -29,7 +29,7 @@ struct State {
 
 impl State {
     fn unpack(word: u64) -> Option<State> {
-        (word & MARK_MASK == MARK).then(|| State {
+        (word & MARK_MASK == MARK).then_some(State {
             pending: word & COUNT_MASK,
             expected: word >> COUNT_BITS & COUNT_MASK,
             bytes: (word << (64 - BYTES_SHIFT - BYTES_BITS)) as i64 >> (64 - BYTES_BITS),

@@ -311,7 +311,7 @@ impl LaunchSpec<'_> {
                 self.kernel.cluster.unwrap_or([1; 3])
             ));
         }
-        if (0..3).any(|axis| self.grid[axis] % cluster[axis] != 0) {
+        if (0..3).any(|axis| !self.grid[axis].is_multiple_of(cluster[axis])) {
             return Err(format!(
                 "a grid of {:?} blocks does not consist of clusters of {cluster:?}",
                 self.grid

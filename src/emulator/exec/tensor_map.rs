@@ -55,7 +55,7 @@ impl TensorMap {
         if self.swizzle > 3 {
             return Err(format!("swizzle {} is not implemented", self.swizzle));
         }
-        if self.address % 16 != 0 {
+        if !self.address.is_multiple_of(16) {
             return Err(format!(
                 "the address {:#x} is not 16-byte aligned",
                 self.address
@@ -69,7 +69,9 @@ impl TensorMap {
                     "dimension {axis}: {size} elements, a box of {part}, a step of {step}"
                 ));
             }
-            if axis > 0 && (self.strides[axis - 1] % 16 != 0 || self.strides[axis - 1] >= 1 << 40) {
+            if axis > 0
+                && (!self.strides[axis - 1].is_multiple_of(16) || self.strides[axis - 1] >= 1 << 40)
+            {
                 return Err(format!(
                     "dimension {axis}: a stride of {} bytes is not a multiple of 16 below 2^40",
                     self.strides[axis - 1]
@@ -77,7 +79,7 @@ impl TensorMap {
             }
         }
         let inner = u64::from(self.box_dims[0]) * bytes;
-        if inner % 16 != 0 || (self.swizzle > 0 && inner > 16 << self.swizzle) {
+        if !inner.is_multiple_of(16) || (self.swizzle > 0 && inner > 16 << self.swizzle) {
             return Err(format!(
                 "{inner} bytes of the box's innermost dimension: a multiple of 16, and at most the swizzle's span, is needed"
             ));

@@ -460,7 +460,10 @@ impl<'a> Parser<'a> {
             }
             let count = self.count("an array size")?;
             self.expect(b']')?;
-            extent = extent.and_then(|bytes| bytes.checked_mul(u64::from(count)));
+            extent = match extent.map(|bytes| bytes.checked_mul(u64::from(count))) {
+                Some(None) => return self.error(format!("`{}` is too large", variable.name)),
+                known => known.flatten(),
+            };
         }
         variable.bytes = extent;
         if self.accept(b'=')? {
