@@ -10,7 +10,7 @@ use neap::kernels::{
 use super::oracle::{Attention, Real, attention};
 use super::paged::PagedKv;
 use super::random::Random;
-use super::{Rig, untouched};
+use super::{Array, Rig, untouched};
 
 /// Layer group and layer the tests pretend to be.
 const GROUP: u32 = 3;
@@ -35,6 +35,29 @@ pub struct Sequence {
 pub enum Surroundings {
     Noise,
     Nan,
+}
+
+/// A decode step, ready to launch.
+pub struct DecodeStep {
+    capacity: u32,
+    bucket: u32,
+    params: DecodeAttentionParams,
+    merge: DecodeMergeParams,
+    out: Array<bf16>,
+}
+
+impl DecodeStep {
+    pub fn launch(&self, rig: &Rig) {
+        // SAFETY: every array has the shape of its field for this bucket, and the plan names assigned pages only.
+        unsafe { (rig.kernels).decode_attention(&rig.stream, self.capacity, &self.params) }
+            .expect("launch");
+    }
+
+    fn merge(&self, rig: &Rig) {
+        // SAFETY: as above.
+        unsafe { (rig.kernels).decode_merge(&rig.stream, self.bucket, &self.merge) }
+            .expect("launch");
+    }
 }
 
 impl Case {
@@ -140,6 +163,26 @@ impl Case {
         page_size: u32,
         around: Surroundings,
     ) -> Vec<Vec<bf16>> {
+        let step = self.prepare_decode(rig, random, sequences, bucket, page_size, around);
+        step.launch(rig);
+        step.merge(rig);
+        let width = self.q_width();
+        let found = step.out.read(rig);
+        let (real, padding) = found.split_at(sequences.len() * width);
+        assert!(untouched(padding), "padded rows were written");
+        real.chunks_exact(width).map(<[bf16]>::to_vec).collect()
+    }
+
+    /// Everything on the device that [`decode`](Self::decode) launches on.
+    pub fn prepare_decode(
+        &self,
+        rig: &Rig,
+        random: &mut Random,
+        sequences: &[usize],
+        bucket: u32,
+        page_size: u32,
+        around: Surroundings,
+    ) -> DecodeStep {
         let Attention {
             num_q_heads,
             num_kv_heads,
@@ -208,9 +251,7 @@ impl Case {
             softcap: self.shape.softcap,
             ..DecodeAttentionParams::default()
         };
-        // SAFETY: every array has the shape of its field for this bucket, and the plan names assigned pages only.
-        unsafe { rig.kernels.decode_attention(&rig.stream, capacity, &params) }.expect("launch");
-        let params = DecodeMergeParams {
+        let merge = DecodeMergeParams {
             header,
             rows: rig.upload(&rows).pointer,
             partial_o: partial_o.pointer,
@@ -221,12 +262,13 @@ impl Case {
             head_dim: head_dim as u32,
             ..DecodeMergeParams::default()
         };
-        // SAFETY: as above.
-        unsafe { rig.kernels.decode_merge(&rig.stream, bucket, &params) }.expect("launch");
-        let found = out.read(rig);
-        let (real, padding) = found.split_at(sequences.len() * width);
-        assert!(untouched(padding), "padded rows were written");
-        real.chunks_exact(width).map(<[bf16]>::to_vec).collect()
+        DecodeStep {
+            capacity,
+            bucket,
+            params,
+            merge,
+            out,
+        }
     }
 
     /// Prefills chunks (sequence, from, to) in one batch, earlier keys coming from pages; returns [to - from, Hq * D] a chunk.

@@ -51,6 +51,15 @@ impl Rig {
         emulated.then_some((rig, ordinal))
     }
 
+    /// An emulated device on `threads` CPU threads, with its ordinal.
+    pub fn emulated(threads: usize) -> (Rig, u32) {
+        let mut profile = Profile::named("tiny").expect("a known profile");
+        profile.threads = threads;
+        let rig = Rig::open(profile);
+        let ordinal = rig.context.device().ordinal();
+        (rig, ordinal)
+    }
+
     /// The device the environment names; `emulated` says what it is when it is an emulated one.
     fn open(emulated: Profile) -> Rig {
         let device = match std::env::var("NEAP_TEST_DEVICE").as_deref() {
