@@ -4,6 +4,10 @@
 mod capture;
 #[path = "driver/errors.rs"]
 mod errors;
+#[path = "driver/faults.rs"]
+mod faults;
+#[path = "driver/images.rs"]
+mod images;
 #[path = "driver/kernels.rs"]
 mod kernels;
 #[path = "driver/loader.rs"]
@@ -12,6 +16,8 @@ mod loader;
 mod memory;
 #[path = "driver/streams.rs"]
 mod streams;
+#[path = "driver/surface.rs"]
+mod surface;
 
 use std::sync::Arc;
 

@@ -19,6 +19,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`Profile`] | what a device claims to be, and what contexts, modules and graphs cost on it |
+//! | [`FaultPlan`] | calls that fail, memory that runs out, launches that fault or hang |
 //! | [`DeviceReport`] | live objects, memory by holder, calls, counters |
 //! | [`probes`] | single instructions over fixed operands, for recordings of real GPUs |
 //! | [`ptx`], [`ir`], [`exec`] | PTX text to intermediate form to execution |
@@ -31,12 +32,14 @@ pub mod probes;
 pub mod ptx;
 
 mod driver;
+mod faults;
 mod mem;
 mod profile;
 mod report;
 
 pub use check::{CheckKind, CheckOptions, CheckReport};
 pub use exec::Counters;
+pub use faults::{FaultPlan, FaultPlanError, LaunchFault};
 pub use profile::Profile;
 pub use report::{DeviceReport, LiveObjects};
 
@@ -128,6 +131,24 @@ pub fn last_error_detail() -> Option<String> {
 
 /// Makes the `nth` call (from 1, counted from now) of the C function `call` on this device fail with
 /// `code`, without effect. A code that ends a context's life does so here as well.
-pub fn fail_call(ordinal: u32, call: &'static str, nth: u64, code: CuResult) {
+pub fn fail_call(ordinal: u32, call: &str, nth: u64, code: CuResult) {
     driver::fail_call(ordinal, call, nth, code);
+}
+
+/// Puts a plan in force on a device, beside what is in force already; its counts begin now.
+pub fn add_faults(ordinal: u32, plan: FaultPlan) {
+    driver::add_faults(ordinal, plan);
+}
+
+/// Puts a plan in force for the whole process: its counts run over the calls and launches of all
+/// devices, those that belong to no device (`cuInit`, `cuDeviceGet`) included.
+pub fn add_process_faults(plan: FaultPlan) {
+    driver::faults::add_to_process(plan);
+}
+
+/// The address of an emulated driver function by the name that a driver library exports, `_v2`, `_ptsz`
+/// and all; of a function that answers `CUDA_ERROR_NOT_SUPPORTED` where the emulator does not offer it.
+#[must_use]
+pub fn entry_point(symbol: &str) -> *const std::ffi::c_void {
+    driver::entry_point(symbol)
 }

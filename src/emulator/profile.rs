@@ -1,6 +1,7 @@
 //! What an emulated device claims to be, and what its driver objects cost.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::check::CheckOptions;
 
@@ -40,6 +41,10 @@ pub struct Profile {
     pub threads_per_sm: u32,
     /// Core clock in kHz.
     pub clock_khz: u32,
+    /// Memory clock in kHz, as `cuDeviceGetAttribute` gives it.
+    pub memory_clock_khz: u32,
+    /// Width of the memory bus in bits.
+    pub memory_bus_bits: u32,
     /// Device memory traffic of a copy, bytes read plus bytes written a second. Only the time model uses it.
     pub copy_bytes_per_second: f64,
     /// Dense bf16 tensor-core rate in operations a second. Only the time model uses it.
@@ -69,6 +74,9 @@ pub struct Profile {
     pub check: Option<CheckOptions>,
     /// CPU threads a launch may use; 0 is one per CPU.
     pub threads: usize,
+    /// Run work that nobody waits for after at most this long, from a thread of the process; `None`
+    /// leaves it until somebody waits, which shows missing synchronisation.
+    pub progress: Option<Duration>,
     /// Backward branches one warp may take before a launch counts as hung.
     pub watchdog_branches: u64,
 }
@@ -140,6 +148,8 @@ fn h200() -> Profile {
         shared_bytes_per_sm: 228 * KIB as u32,
         threads_per_sm: 2048,
         clock_khz: 1_980_000,
+        memory_clock_khz: 3_201_000,
+        memory_bus_bits: 6144,
         copy_bytes_per_second: 4.3e12,
         bf16_flops: 788e12,
         link_bytes_per_second: 55e9,
@@ -156,6 +166,7 @@ fn h200() -> Profile {
         counters: false,
         check: None,
         threads: 0,
+        progress: None,
         watchdog_branches: 1 << 32,
     }
 }
@@ -166,6 +177,8 @@ fn h100() -> Profile {
         name: "NVIDIA H100 80GB HBM3 (emulated)".to_owned(),
         total_bytes: 81_559 * MIB,
         l2_bytes: 50 * MIB,
+        memory_clock_khz: 2_619_000,
+        memory_bus_bits: 5120,
         copy_bytes_per_second: 2.9e12,
         ..h200()
     }
@@ -182,6 +195,8 @@ fn a100() -> Profile {
         shared_bytes_per_block_optin: 163 * KIB as u32,
         shared_bytes_per_sm: 164 * KIB as u32,
         clock_khz: 1_410_000,
+        memory_clock_khz: 1_593_000,
+        memory_bus_bits: 5120,
         copy_bytes_per_second: 1.7e12,
         bf16_flops: 270e12,
         link_bytes_per_second: 25e9,

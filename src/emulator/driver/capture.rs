@@ -1,14 +1,16 @@
 //! Stream capture: recording work into a graph, and refusing what real capture refuses.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use super::failure::Failure;
+use super::graphs::Graph;
 use super::state::{Event, LEGACY, State};
-use super::work::{Node, Work};
-use crate::driver::{CaptureMode, CuResult};
+use super::work::Work;
+use crate::driver::{CaptureMode, CuResult, abi};
 
 /// A capture in progress, as other threads and devices see it.
 #[derive(Debug)]
@@ -33,13 +35,16 @@ pub(super) fn refuse_unsafe_call(call: &'static str) -> Result<(), Failure> {
         return Ok(());
     }
     let here = std::thread::current().id();
+    let thread_mode = THREAD_MODE.get();
     let mut refused = false;
     for capture in active().iter() {
-        let forbids = match capture.mode {
-            CaptureMode::Global => true,
-            CaptureMode::ThreadLocal => capture.thread == here,
-            CaptureMode::Relaxed => false,
-        };
+        let forbids = thread_mode != CaptureMode::Relaxed
+            && match capture.mode {
+                // A thread that is not in global mode is not stopped by other threads' captures.
+                CaptureMode::Global => thread_mode == CaptureMode::Global || capture.thread == here,
+                CaptureMode::ThreadLocal => capture.thread == here,
+                CaptureMode::Relaxed => false,
+            };
         if forbids {
             capture.invalidated.store(true, Ordering::Release);
             refused = true;
@@ -56,14 +61,46 @@ pub(super) fn refuse_unsafe_call(call: &'static str) -> Result<(), Failure> {
     Ok(())
 }
 
+thread_local! {
+    /// What the thread's unsafe calls mean for captures: `cuThreadExchangeStreamCaptureMode`.
+    static THREAD_MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
+}
+
+/// The capture mode of a number.
+pub(super) fn mode_of(mode: u32) -> Result<CaptureMode, Failure> {
+    match mode {
+        abi::CU_STREAM_CAPTURE_MODE_GLOBAL => Ok(CaptureMode::Global),
+        abi::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL => Ok(CaptureMode::ThreadLocal),
+        abi::CU_STREAM_CAPTURE_MODE_RELAXED => Ok(CaptureMode::Relaxed),
+        other => Err(Failure::invalid(format!("no capture mode {other}"))),
+    }
+}
+
+/// The number of a capture mode.
+pub(super) fn mode_number(mode: CaptureMode) -> u32 {
+    match mode {
+        CaptureMode::Global => abi::CU_STREAM_CAPTURE_MODE_GLOBAL,
+        CaptureMode::ThreadLocal => abi::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        CaptureMode::Relaxed => abi::CU_STREAM_CAPTURE_MODE_RELAXED,
+    }
+}
+
+/// Sets the calling thread's mode and gives the one before.
+pub(super) fn exchange_thread_mode(mode: CaptureMode) -> CaptureMode {
+    THREAD_MODE.replace(mode)
+}
+
 /// A capture in progress.
 #[derive(Debug)]
 pub(super) struct Capture {
     active: Arc<Active>,
     origin: u64,
-    nodes: Vec<Node>,
+    /// The graph that is being made.
+    graph: u64,
+    /// The graph was the caller's before the capture, and stays.
+    graph_is_callers: bool,
     /// For each stream of the capture, the nodes its next node comes after.
-    frontiers: HashMap<u64, Vec<usize>>,
+    frontiers: HashMap<u64, Vec<u64>>,
 }
 
 impl Capture {
@@ -83,8 +120,8 @@ impl Capture {
     }
 
     /// True where every node at the end of a forked stream comes before the origin's end.
-    fn is_joined(&self) -> bool {
-        let mut before: HashSet<usize> = HashSet::new();
+    fn is_joined(&self, graph: &Graph) -> bool {
+        let mut before: HashSet<u64> = HashSet::new();
         let mut pending = self
             .frontiers
             .get(&self.origin)
@@ -92,7 +129,7 @@ impl Capture {
             .unwrap_or_default();
         while let Some(node) = pending.pop() {
             if before.insert(node) {
-                pending.extend(&self.nodes[node].after);
+                pending.extend(graph.nodes.get(&node).iter().flat_map(|node| &node.after));
             }
         }
         self.frontiers
@@ -103,8 +140,13 @@ impl Capture {
 }
 
 impl State {
-    /// Starts a capture in a stream.
-    pub(super) fn begin_capture(&mut self, stream: u64, mode: CaptureMode) -> Result<(), Failure> {
+    /// Starts a capture in a stream, into a graph of the caller's behind these nodes of it, or into a new one.
+    pub(super) fn begin_capture(
+        &mut self,
+        stream: u64,
+        mode: CaptureMode,
+        into: Option<(u64, Vec<u64>)>,
+    ) -> Result<(), Failure> {
         if stream == LEGACY {
             return Err(Failure::new(
                 CuResult::STREAM_CAPTURE_UNSUPPORTED,
@@ -117,6 +159,19 @@ impl State {
                 "the stream is capturing already",
             ));
         }
+        let graph_is_callers = into.is_some();
+        let (graph, after) = match into {
+            Some((graph, after)) => {
+                let known = self.graph(graph)?;
+                if let Some(stranger) = after.iter().find(|node| !known.nodes.contains_key(node)) {
+                    return Err(Failure::invalid(format!(
+                        "node {stranger} to come after is not one of the graph"
+                    )));
+                }
+                (graph, after)
+            }
+            None => (self.new_graph(true), Vec::new()),
+        };
         let entry = Arc::new(Active {
             mode,
             thread: std::thread::current().id(),
@@ -132,8 +187,9 @@ impl State {
             Capture {
                 active: entry,
                 origin: stream,
-                nodes: Vec::new(),
-                frontiers: HashMap::from([(stream, Vec::new())]),
+                graph,
+                graph_is_callers,
+                frontiers: HashMap::from([(stream, after)]),
             },
         );
         if let Some(stream) = self.streams.get_mut(&stream) {
@@ -142,8 +198,8 @@ impl State {
         Ok(())
     }
 
-    /// Ends the capture of a stream and gives its nodes.
-    pub(super) fn end_capture(&mut self, stream: u64) -> Result<Vec<Node>, Failure> {
+    /// Ends the capture of a stream and gives its graph.
+    pub(super) fn end_capture(&mut self, stream: u64) -> Result<u64, Failure> {
         let Some(id) = self.stream(stream)?.capture else {
             return Err(Failure::new(
                 CuResult::ILLEGAL_STATE,
@@ -171,13 +227,18 @@ impl State {
         for stream in self.streams.values_mut() {
             stream.capture = stream.capture.filter(|&other| other != id);
         }
-        let Some(mut capture) = self.captures.remove(&id) else {
+        let Some(capture) = self.captures.remove(&id) else {
             return Err(CuResult::UNKNOWN.into());
         };
         let invalidated = capture.is_invalidated();
-        let joined = capture.is_joined();
-        let nodes = std::mem::take(&mut capture.nodes);
+        let (graph, is_callers) = (capture.graph, capture.graph_is_callers);
+        let joined = capture.is_joined(self.graph(graph)?);
         capture.forget();
+        if !is_callers && (invalidated || !joined) {
+            self.remove_graph(graph);
+        } else if let Some(graph) = self.graphs.get_mut(&graph) {
+            graph.owned = false;
+        }
         if invalidated {
             return Err(Failure::new(
                 CuResult::STREAM_CAPTURE_INVALIDATED,
@@ -190,7 +251,7 @@ impl State {
                 "a stream that was forked into the capture has work its origin does not wait for",
             ));
         }
-        Ok(nodes)
+        Ok(graph)
     }
 
     /// A stream of a capture is going away: the capture ends without a graph where the stream is its
@@ -203,6 +264,9 @@ impl State {
             Some(capture) if capture.origin == stream => {
                 for stream in self.streams.values_mut() {
                     stream.capture = stream.capture.filter(|&other| other != id);
+                }
+                if !capture.graph_is_callers {
+                    self.remove_graph(capture.graph);
                 }
                 capture.forget();
             }
@@ -225,12 +289,57 @@ impl State {
     /// Adds a node to the capture a stream is part of.
     pub(super) fn capture_work(&mut self, stream: u64, work: Work) -> Result<(), Failure> {
         let capture = self.valid_capture(stream)?;
-        let node = capture.nodes.len();
-        let after = capture
+        let graph = capture.graph;
+        let mut after = capture.frontiers.get(&stream).cloned().unwrap_or_default();
+        // A caller may have removed nodes of its graph since.
+        let known = &self.graph(graph)?.nodes;
+        after.retain(|node| known.contains_key(node));
+        let node = self.add_node(graph, work, after)?;
+        self.valid_capture(stream)?
             .frontiers
-            .insert(stream, vec![node])
-            .unwrap_or_default();
-        capture.nodes.push(Node { work, after });
+            .insert(stream, vec![node]);
+        Ok(())
+    }
+
+    /// The capture that a stream is part of: its number, its graph, and the nodes that the stream's next
+    /// one comes after.
+    pub(super) fn capture_info(
+        &self,
+        stream: u64,
+    ) -> Result<Option<(u64, u64, Vec<u64>)>, Failure> {
+        let id = self.stream(stream)?.capture;
+        Ok(id.and_then(|id| {
+            let capture = self.captures.get(&id)?;
+            let after = capture.frontiers.get(&stream).cloned().unwrap_or_default();
+            Some((id, capture.graph, after))
+        }))
+    }
+
+    /// Adds to, or replaces, the nodes that a capturing stream's next node comes after.
+    pub(super) fn set_capture_dependencies(
+        &mut self,
+        stream: u64,
+        nodes: Vec<u64>,
+        replace: bool,
+    ) -> Result<(), Failure> {
+        let graph = self.valid_capture(stream)?.graph;
+        let known = self.graph(graph)?;
+        if let Some(stranger) = nodes.iter().find(|node| !known.nodes.contains_key(node)) {
+            return Err(Failure::invalid(format!(
+                "node {stranger} is not one of the capture's graph"
+            )));
+        }
+        let frontier = self
+            .valid_capture(stream)?
+            .frontiers
+            .entry(stream)
+            .or_default();
+        if replace {
+            frontier.clear();
+        }
+        frontier.extend(nodes);
+        frontier.sort_unstable();
+        frontier.dedup();
         Ok(())
     }
 
@@ -294,7 +403,7 @@ impl State {
         &mut self,
         stream: u64,
         id: u64,
-        nodes: &[usize],
+        nodes: &[u64],
         capturing: Option<u64>,
     ) -> Result<(), Failure> {
         if let Some(other) = capturing.filter(|&other| other != id) {
@@ -342,6 +451,18 @@ impl State {
         Err(Failure::new(
             CuResult::STREAM_CAPTURE_UNSUPPORTED,
             "a capturing stream cannot be waited for; the capture is invalidated",
+        ))
+    }
+
+    /// Refuses to make a capturing stream wait for work outside of its capture.
+    pub(super) fn refuse_wait_outside(&mut self, stream: u64) -> Result<(), Failure> {
+        if self.stream(stream)?.capture.is_none() {
+            return Ok(());
+        }
+        self.valid_capture(stream)?.invalidate();
+        Err(Failure::new(
+            CuResult::STREAM_CAPTURE_ISOLATION,
+            "a capturing stream cannot wait for an event recorded outside of the capture",
         ))
     }
 

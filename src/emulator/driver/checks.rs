@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::run::WorkFault;
+use super::graphs::Program;
+use super::run::Stop;
 use super::state::State;
-use super::work::{HostSource, Work};
+use super::work::{Copy, Place, Side, Work};
 use crate::driver::CuResult;
 use crate::emulator::check::streams::{Clock, Footprint};
 use crate::emulator::check::{CheckKind, CheckReport, Checker};
@@ -24,12 +25,12 @@ impl State {
         kind: CheckKind,
         place: &str,
         message: String,
-    ) -> Result<(), WorkFault> {
+    ) -> Result<(), Stop> {
         let report = CheckReport::of(kind, place, message);
         let text = format!("checked mode: {report}");
         checker.report(report);
         if checker.options().fail {
-            Err((CuResult::LAUNCH_FAILED, text))
+            Err(Stop::Fault(CuResult::LAUNCH_FAILED, text))
         } else {
             Ok(())
         }
@@ -42,7 +43,7 @@ impl State {
         address: u64,
         bytes: u64,
         write: bool,
-    ) -> Result<(), WorkFault> {
+    ) -> Result<(), Stop> {
         let Some(checker) = self.check.clone() else {
             return Ok(());
         };
@@ -81,13 +82,35 @@ impl State {
         }
     }
 
+    /// A run of a copy's bytes, at these offsets of its sides.
+    pub(super) fn check_run(
+        &mut self,
+        copy: &Copy,
+        from: u64,
+        to: u64,
+        bytes: u64,
+    ) -> Result<(), Stop> {
+        match (&copy.from.place, &copy.to.place) {
+            (Place::Device(source), Place::Device(destination)) => {
+                self.check_copy(destination + to, source + from, bytes)
+            }
+            (Place::Device(source), _) => {
+                self.check_access("copy to host", source + from, bytes, false)
+            }
+            (_, Place::Device(destination)) => {
+                self.check_access("copy to device", destination + to, bytes, true)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A copy within the device: what is undefined stays so, and is reported where it is used.
     pub(super) fn check_copy(
         &mut self,
         destination: u64,
         source: u64,
         bytes: u64,
-    ) -> Result<(), WorkFault> {
+    ) -> Result<(), Stop> {
         let Some(checker) = self.check.clone() else {
             return Ok(());
         };
@@ -134,7 +157,7 @@ impl State {
     }
 
     /// A copy from or to page-locked memory is about to run: the host must have left the memory alone since the call.
-    pub(super) fn check_host(&self, work: &Work, at_issue: u64) -> Result<(), WorkFault> {
+    pub(super) fn check_host(&self, work: &Work, at_issue: u64) -> Result<(), Stop> {
         let Some(checker) = &self.check else {
             return Ok(());
         };
@@ -142,7 +165,18 @@ impl State {
             return Ok(());
         }
         let (place, message) = match work {
-            Work::ToHost { destination, .. } => (
+            Work::Copy(Copy {
+                to:
+                    Side {
+                        place:
+                            Place::Host {
+                                address: destination,
+                                ..
+                            },
+                        ..
+                    },
+                ..
+            }) => (
                 "copy to host",
                 format!(
                     "the host wrote the page-locked buffer at {destination:#x} before a copy into it was complete"
@@ -164,7 +198,7 @@ impl State {
         ticket: u64,
         host: &Clock,
         work: &Work,
-    ) -> Result<(), WorkFault> {
+    ) -> Result<(), Stop> {
         let Some(checker) = self.check.clone() else {
             return Ok(());
         };
@@ -188,21 +222,24 @@ impl State {
         Ok(())
     }
 
-    /// Runs a graph's nodes and compares those that no path of edges orders.
-    pub(super) fn run_checked_graph(
+    /// Runs a graph's items and compares those that no path of edges orders.
+    pub(super) fn run_checked_program(
         &mut self,
         checker: &Checker,
-        work: &[Work],
-        after: &[Vec<usize>],
-    ) -> Result<f64, WorkFault> {
-        let mut before: Vec<Vec<u64>> = Vec::with_capacity(work.len());
-        let mut touched: Vec<Footprint> = Vec::with_capacity(work.len());
+        program: &Program,
+        start: usize,
+    ) -> Result<f64, (usize, Stop)> {
+        let count = program.items.len();
+        let mut before: Vec<Vec<u64>> = Vec::with_capacity(count);
+        let mut touched: Vec<Footprint> = Vec::with_capacity(count);
         let mut whole = std::mem::take(&mut self.touched);
         let mut busy = 0.0;
-        for (index, node) in work.iter().enumerate() {
-            busy += self.run_work(node)?;
-            let mut ancestors = vec![0u64; work.len().div_ceil(64)];
-            for &other in &after[index] {
+        for (index, item) in program.items.iter().enumerate() {
+            if index >= start {
+                busy += self.run_item(item).map_err(|stop| (index, stop))?;
+            }
+            let mut ancestors = vec![0u64; count.div_ceil(64)];
+            for &other in &item.after {
                 ancestors[other / 64] |= 1 << (other % 64);
                 for (all, known) in ancestors.iter_mut().zip(&before[other]) {
                     *all |= known;
@@ -214,11 +251,12 @@ impl State {
                     continue;
                 }
                 if let Some((address, ..)) = own.collides(theirs) {
-                    let (name, other) = (name_of(node), name_of(&work[other]));
+                    let (name, other) = (name_of(&item.work), name_of(&program.items[other].work));
                     let message = format!(
                         "graph nodes {name} and {other} both touch {address:#x}, one writes, and no path of edges orders them"
                     );
-                    self.check_report(checker, CheckKind::StreamRace, &name, message)?;
+                    self.check_report(checker, CheckKind::StreamRace, &name, message)
+                        .map_err(|stop| (index, stop))?;
                 }
             }
             whole.absorb(own.clone());
@@ -262,20 +300,14 @@ impl CheckReport {
 /// A number that tells whether the host changed page-locked memory that a copy still has to read or write (FNV-1a over
 /// words); 0 for work without such memory.
 pub(super) fn fingerprint(work: &Work) -> u64 {
-    let (address, bytes) = match work {
-        Work::ToDevice {
-            source: HostSource::Pinned(address),
-            bytes,
-            ..
-        } => (*address, *bytes),
-        Work::ToHost {
-            destination,
-            pinned: true,
-            bytes,
-            ..
-        } => (*destination, *bytes),
-        _ => return 0,
+    let Work::Copy(copy) = work else {
+        return 0;
     };
+    let Some((start, end)) = pinned_span(&copy.from, copy).or_else(|| pinned_span(&copy.to, copy))
+    else {
+        return 0;
+    };
+    let (address, bytes) = (start, end - start);
     // SAFETY: the call has found the range to be a page-locked buffer, which lives until streams have been drained.
     let memory = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
     let mut words = memory.chunks_exact(8);
@@ -293,45 +325,56 @@ pub(super) fn fingerprint(work: &Work) -> u64 {
 /// Fills the page-locked buffer that a copy is to fill, so that whoever reads it before the copy is complete sees that it
 /// was too early. Not while queued work may still read or write the buffer.
 pub(super) fn poison_host<'a>(work: &Work, queued: impl Iterator<Item = &'a Work>) {
-    let Work::ToHost {
-        destination,
-        pinned: true,
-        bytes,
-        ..
-    } = *work
-    else {
+    let Work::Copy(copy) = work else {
+        return;
+    };
+    let Some((start, end)) = pinned_span(&copy.to, copy) else {
         return;
     };
     let mut queued = queued;
-    if queued.any(|work| touches_host(work, destination, destination + bytes)) {
+    // Between the rows of a pitched copy stands what is not its to fill.
+    if end - start != copy.width * copy.rows * copy.planes
+        || queued.any(|work| touches_host(work, start, end))
+    {
         return;
     }
     // SAFETY: the call has found the range to be a page-locked buffer of this device.
-    unsafe { std::ptr::write_bytes(destination as *mut u8, HOST_POISON, bytes) };
+    unsafe { std::ptr::write_bytes(start as *mut u8, HOST_POISON, end - start) };
+}
+
+/// The host addresses of a side of a copy, from its first byte to the end of its last row.
+fn host_span(side: &Side, copy: &Copy) -> Option<(usize, usize)> {
+    let Place::Host { address, .. } = side.place else {
+        return None;
+    };
+    let last = side.pitch * (copy.rows - 1) + side.plane * (copy.planes - 1);
+    Some((address, address + last + copy.width))
+}
+
+/// As [`host_span`], where the memory is page-locked.
+fn pinned_span(side: &Side, copy: &Copy) -> Option<(usize, usize)> {
+    host_span(side, copy).filter(|_| matches!(side.place, Place::Host { pinned: true, .. }))
 }
 
 /// Whether work reads or writes host memory in `[start, end)`; kernels do if an address in it is among their parameters.
 fn touches_host(work: &Work, start: usize, end: usize) -> bool {
-    let overlaps = |address: usize, bytes: usize| address < end && address + bytes > start;
+    let overlaps =
+        |span: Option<(usize, usize)>| span.is_some_and(|(from, to)| from < end && to > start);
     match work {
-        Work::ToDevice { source, bytes, .. } => match source {
-            HostSource::Snapshot(_) => false,
-            HostSource::Pinned(address) | HostSource::Pageable(address) => {
-                overlaps(*address, *bytes)
-            }
-        },
-        Work::ToHost {
-            destination, bytes, ..
-        } => overlaps(*destination, *bytes),
+        Work::Copy(copy) => {
+            overlaps(host_span(&copy.from, copy)) || overlaps(host_span(&copy.to, copy))
+        }
         Work::Kernel(launch) => launch.params.windows(8).step_by(4).any(|word| {
             let address = u64::from_le_bytes(word.try_into().unwrap_or_default());
             (start as u64..end as u64).contains(&address)
         }),
-        Work::Graph(program) => program
-            .work
+        Work::Graph { program, .. } => program
+            .items
             .iter()
-            .any(|work| touches_host(work, start, end)),
-        Work::Within { .. } | Work::Fill { .. } | Work::Record(_) | Work::Wait => false,
+            .any(|item| touches_host(&item.work, start, end)),
+        // A host function may do anything with memory of the host.
+        Work::Host(_) => true,
+        _ => false,
     }
 }
 
@@ -339,11 +382,18 @@ fn touches_host(work: &Work, start: usize, end: usize) -> bool {
 fn name_of(work: &Work) -> Arc<str> {
     match work {
         Work::Kernel(launch) => launch.code.name.as_str().into(),
-        Work::ToDevice { .. } => "a copy to the device".into(),
-        Work::ToHost { .. } => "a copy to the host".into(),
-        Work::Within { .. } => "a copy within the device".into(),
-        Work::Fill { .. } => "a fill".into(),
-        Work::Graph(_) => "a graph".into(),
-        Work::Record(_) | Work::Wait => "an event".into(),
+        Work::Copy(copy) => match (&copy.from.place, &copy.to.place) {
+            (Place::Device(_), Place::Device(_)) => "a copy within the device".into(),
+            (Place::Device(_), _) => "a copy to the host".into(),
+            (_, Place::Device(_)) => "a copy to the device".into(),
+            _ => "a copy within the host".into(),
+        },
+        Work::Fill(_) => "a fill".into(),
+        Work::Graph { .. } | Work::Child(_) => "a graph".into(),
+        Work::Host(_) => "a host function".into(),
+        Work::Value(_) => "a value in memory".into(),
+        Work::Allocate { .. } => "an allocation".into(),
+        Work::Free(_) => "a free".into(),
+        Work::Record(_) | Work::WaitFor(_) | Work::Wait | Work::Hang => "an event".into(),
     }
 }

@@ -4,32 +4,39 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use cuda_driver_sys::{CUcontext, CUdevice};
 
-use super::entry::{entry, named, on_current, on_device, write};
+use super::arguments::{Out, Text, calls};
+use super::attributes;
+use super::entry::{entry, entry_any_time, named, on_current, wait, write};
 use super::failure::Failure;
 use super::registry::{self, EmulatedDevice, Kind};
+use crate::driver::abi::CUuuid;
 use crate::driver::{CuResult, abi};
 
 /// The CUDA version the emulator speaks: that of the header its types come from.
 const VERSION: c_int = abi::CUDA_VERSION as c_int;
 
 pub(super) unsafe extern "C" fn init(flags: c_uint) -> CuResult {
-    registry::initialise();
-    entry(|| match flags {
-        0 => Ok(()),
-        _ => Err(Failure::invalid("the flags must be 0")),
+    entry_any_time("cuInit", || {
+        if flags != 0 {
+            return Err(Failure::invalid("the flags must be 0"));
+        }
+        registry::initialise();
+        Ok(())
     })
 }
 
 pub(super) unsafe extern "C" fn driver_get_version(version: *mut c_int) -> CuResult {
     // SAFETY: the caller passes null or a valid pointer.
-    entry(|| unsafe { write(version, VERSION, "the version") })
+    entry_any_time("cuDriverGetVersion", || unsafe {
+        write(version, VERSION, "the version")
+    })
 }
 
 pub(super) unsafe extern "C" fn get_error_name(
     error: CuResult,
     name: *mut *const c_char,
 ) -> CuResult {
-    entry(|| {
+    entry_any_time("cuGetErrorName", || {
         let known = error.c_strings().map(|(name, _)| name.as_ptr());
         // SAFETY: the caller passes null or a valid pointer.
         unsafe { write(name, known.unwrap_or(std::ptr::null()), "the name") }?;
@@ -41,7 +48,7 @@ pub(super) unsafe extern "C" fn get_error_string(
     error: CuResult,
     text: *mut *const c_char,
 ) -> CuResult {
-    entry(|| {
+    entry_any_time("cuGetErrorString", || {
         let known = error.c_strings().map(|(_, text)| text.as_ptr());
         // SAFETY: the caller passes null or a valid pointer.
         unsafe { write(text, known.unwrap_or(std::ptr::null()), "the text") }?;
@@ -55,11 +62,13 @@ fn unknown_code(error: CuResult) -> Failure {
 
 pub(super) unsafe extern "C" fn device_get_count(count: *mut c_int) -> CuResult {
     // SAFETY: the caller passes null or a valid pointer.
-    entry(|| unsafe { write(count, registry::device_count() as c_int, "the count") })
+    entry("cuDeviceGetCount", || unsafe {
+        write(count, registry::device_count() as c_int, "the count")
+    })
 }
 
 pub(super) unsafe extern "C" fn device_get(device: *mut CUdevice, ordinal: c_int) -> CuResult {
-    entry(|| {
+    entry("cuDeviceGet", || {
         of_device(ordinal)?;
         // SAFETY: the caller passes null or a valid pointer.
         unsafe { write(device, ordinal, "the device") }
@@ -84,7 +93,7 @@ pub(super) unsafe extern "C" fn device_get_name(
     bytes: c_int,
     device: CUdevice,
 ) -> CuResult {
-    entry(|| {
+    entry("cuDeviceGetName", || {
         let device = of_device(device)?;
         if name.is_null() || bytes <= 0 {
             return Err(Failure::invalid("the name has no room"));
@@ -100,7 +109,7 @@ pub(super) unsafe extern "C" fn device_get_name(
 }
 
 pub(super) unsafe extern "C" fn device_total_mem(bytes: *mut usize, device: CUdevice) -> CuResult {
-    entry(|| {
+    entry("cuDeviceTotalMem", || {
         let device = of_device(device)?;
         // SAFETY: the caller passes null or a valid pointer.
         unsafe { write(bytes, device.profile.total_bytes as usize, "the bytes") }
@@ -112,51 +121,10 @@ pub(super) unsafe extern "C" fn device_get_attribute(
     attribute: c_uint,
     device: CUdevice,
 ) -> CuResult {
-    entry(|| {
-        let profile = &of_device(device)?.profile;
-        let known = match attribute {
-            abi::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => super::limits::BLOCK_THREADS,
-            abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X => super::limits::BLOCK[0],
-            abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y => super::limits::BLOCK[1],
-            abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z => super::limits::BLOCK[2],
-            abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X => super::limits::GRID[0],
-            abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y => super::limits::GRID[1],
-            abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z => super::limits::GRID[2],
-            abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK => profile.shared_bytes_per_block,
-            abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => {
-                profile.shared_bytes_per_block_optin
-            }
-            abi::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => {
-                profile.shared_bytes_per_sm
-            }
-            abi::CU_DEVICE_ATTRIBUTE_WARP_SIZE => 32,
-            abi::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK
-            | abi::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => 65_536,
-            abi::CU_DEVICE_ATTRIBUTE_CLOCK_RATE => profile.clock_khz,
-            abi::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => profile.sm_count,
-            abi::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => profile.threads_per_sm,
-            abi::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => {
-                u32::try_from(profile.l2_bytes).unwrap_or(u32::MAX)
-            }
-            abi::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => profile.compute_capability.0,
-            abi::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => profile.compute_capability.1,
-            abi::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING
-            | abi::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-            | abi::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS
-            | abi::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED
-            | abi::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT => 1,
-            abi::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID
-            | abi::CU_DEVICE_ATTRIBUTE_INTEGRATED
-            | abi::CU_DEVICE_ATTRIBUTE_ECC_ENABLED
-            | abi::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
-            | abi::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT => 0,
-            other => {
-                return Err(Failure::invalid(format!(
-                    "the emulator has no value for device attribute {other}"
-                )));
-            }
-        };
-        let known = c_int::try_from(known).unwrap_or(c_int::MAX);
+    entry("cuDeviceGetAttribute", || {
+        let device = of_device(device)?;
+        let known = attributes::of(&device.profile, device.ordinal, attribute)
+            .ok_or_else(|| Failure::invalid(format!("no device attribute {attribute}")))?;
         // SAFETY: the caller passes null or a valid pointer.
         unsafe { write(value, known, "the value") }
     })
@@ -167,9 +135,9 @@ pub(super) unsafe extern "C" fn device_get_pci_bus_id(
     bytes: c_int,
     device: CUdevice,
 ) -> CuResult {
-    entry(|| {
+    entry("cuDeviceGetPCIBusId", || {
         let device = of_device(device)?;
-        let text = format!("EEEE:{:02X}:00.0\0", device.ordinal & 0xFF);
+        let text = pci_bus_id(device.ordinal) + "\0";
         if id.is_null() || (bytes as usize) < text.len() || bytes <= 0 {
             return Err(Failure::invalid("the id has no room"));
         }
@@ -183,7 +151,7 @@ pub(super) unsafe extern "C" fn device_primary_ctx_retain(
     context: *mut CUcontext,
     device: CUdevice,
 ) -> CuResult {
-    entry(|| {
+    entry("cuDevicePrimaryCtxRetain", || {
         let device = of_device(device)?;
         let mut state = device.lock();
         state.begin("cuDevicePrimaryCtxRetain")?;
@@ -198,7 +166,7 @@ pub(super) unsafe extern "C" fn device_primary_ctx_retain(
 }
 
 pub(super) unsafe extern "C" fn device_primary_ctx_release(device: CUdevice) -> CuResult {
-    entry(|| {
+    entry("cuDevicePrimaryCtxRelease", || {
         let device = of_device(device)?;
         let mut state = device.lock();
         state.begin("cuDevicePrimaryCtxRelease")?;
@@ -207,7 +175,7 @@ pub(super) unsafe extern "C" fn device_primary_ctx_release(device: CUdevice) -> 
 }
 
 pub(super) unsafe extern "C" fn ctx_set_current(context: CUcontext) -> CuResult {
-    entry(|| {
+    entry("cuCtxSetCurrent", || {
         let raw = context as u64;
         if raw != 0 {
             let (device, generation) = named(raw, Kind::Context, "context").map_err(|_| {
@@ -227,22 +195,25 @@ pub(super) unsafe extern "C" fn ctx_set_current(context: CUcontext) -> CuResult 
 
 pub(super) unsafe extern "C" fn ctx_get_current(context: *mut CUcontext) -> CuResult {
     // SAFETY: the caller passes null or a valid pointer.
-    entry(|| unsafe { write(context, registry::current() as CUcontext, "the context") })
+    entry("cuCtxGetCurrent", || unsafe {
+        write(context, registry::current() as CUcontext, "the context")
+    })
 }
 
 pub(super) unsafe extern "C" fn ctx_synchronize() -> CuResult {
-    entry(|| {
+    entry("cuCtxSynchronize", || {
         let device = registry::current_device()?;
-        on_device("cuCtxSynchronize", &device, |state| {
-            state.refuse_wait_for_context()?;
-            state.drain_all();
-            state.alive()
-        })
+        wait(
+            "cuCtxSynchronize",
+            &device,
+            |state| state.refuse_wait_for_context(),
+            |state| Ok(state.drain_all()),
+        )
     })
 }
 
 pub(super) unsafe extern "C" fn mem_get_info(free: *mut usize, total: *mut usize) -> CuResult {
-    entry(|| {
+    entry("cuMemGetInfo", || {
         on_current("cuMemGetInfo", |state| {
             // SAFETY: the caller passes null or a valid pointer.
             unsafe { write(free, state.free_bytes() as usize, "the free bytes") }?;
@@ -250,4 +221,108 @@ pub(super) unsafe extern "C" fn mem_get_info(free: *mut usize, total: *mut usize
             unsafe { write(total, state.profile.total_bytes as usize, "the total bytes") }
         })
     })
+}
+
+/// The PCI address of an emulated device.
+fn pci_bus_id(ordinal: u32) -> String {
+    format!("{:04X}:{:02X}:00.0", attributes::PCI_DOMAIN, ordinal & 0xFF)
+}
+
+/// An identifier that is the same for the same ordinal, and no real device's.
+fn uuid(ordinal: u32) -> [u8; 16] {
+    let mut bytes = *b"neap emulated\0\0\0";
+    bytes[12..].copy_from_slice(&(ordinal + 1).to_be_bytes());
+    bytes
+}
+
+fn put_uuid(uuid_out: Out<CUuuid>, device: CUdevice) -> Result<(), Failure> {
+    let bytes = uuid(of_device(device)?.ordinal).map(|byte| byte as c_char);
+    uuid_out.put(CUuuid { bytes }, "the identifier")
+}
+
+calls! {
+    "cuDeviceGetUuid" fn device_get_uuid(identifier: Out<CUuuid>, device: c_int) {
+        put_uuid(identifier, device)
+    }
+
+    "cuDeviceGetUuid_v2" fn device_get_uuid_v2(identifier: Out<CUuuid>, device: c_int) {
+        put_uuid(identifier, device)
+    }
+
+    /// Only Windows has such identifiers.
+    "cuDeviceGetLuid" fn device_get_luid(luid: Out<u8>, mask: Out<c_uint>, device: c_int) {
+        let _ = (luid, mask);
+        of_device(device)?;
+        Err(Failure::new(CuResult::NOT_SUPPORTED, "locally unique identifiers exist on Windows only"))
+    }
+
+    "cuDeviceComputeCapability" fn device_compute_capability(major: Out<c_int>, minor: Out<c_int>, device: c_int) {
+        let (known_major, known_minor) = of_device(device)?.profile.compute_capability;
+        major.put(known_major as c_int, "the major version")?;
+        minor.put(known_minor as c_int, "the minor version")
+    }
+
+    "cuDeviceGetByPCIBusId" fn device_get_by_pci_bus_id(device: Out<c_int>, id: Text) {
+        let id = id.get("the address")?.to_string_lossy().to_ascii_uppercase();
+        let short = |ordinal| pci_bus_id(ordinal).trim_end_matches(".0").to_owned();
+        let found = registry::devices()
+            .into_iter()
+            .find(|device| pci_bus_id(device.ordinal) == id || short(device.ordinal) == id)
+            .ok_or_else(|| Failure::new(CuResult::INVALID_DEVICE, format!("no device is at {id}")))?;
+        device.put(found.ordinal as c_int, "the device")
+    }
+
+    "cuDeviceCanAccessPeer" fn device_can_access_peer(possible: Out<c_int>, device: c_int, peer: c_int) {
+        let (device, peer) = (of_device(device)?, of_device(peer)?);
+        possible.put(c_int::from(device.ordinal != peer.ordinal), "the answer")
+    }
+
+    "cuDeviceGetP2PAttribute" fn device_get_p2p_attribute(
+        value: Out<c_int>, attribute: c_uint, device: c_int, peer: c_int,
+    ) {
+        let (device, peer) = (of_device(device)?, of_device(peer)?);
+        if device.ordinal == peer.ordinal {
+            return Err(Failure::new(CuResult::INVALID_DEVICE, "a device is no peer of itself"));
+        }
+        let known = match attribute {
+            abi::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK => 0,
+            abi::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED
+            | abi::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => 1,
+            abi::CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED
+            | abi::CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => 0,
+            other => return Err(Failure::invalid(format!("no peer attribute {other}"))),
+        };
+        value.put(known, "the value")
+    }
+
+    "cuDeviceGetExecAffinitySupport" fn device_get_exec_affinity_support(
+        supported: Out<c_int>, kind: c_uint, device: c_int,
+    ) {
+        of_device(device)?;
+        if kind != abi::CU_EXEC_AFFINITY_TYPE_SM_COUNT {
+            return Err(Failure::invalid(format!("no kind of execution affinity {kind}")));
+        }
+        supported.put(0, "the answer")
+    }
+
+    "cuDeviceGetTexture1DLinearMaxWidth" fn device_get_texture_width(
+        width: Out<usize>, format: c_uint, channels: c_uint, device: c_int,
+    ) {
+        let _ = (width, format, channels);
+        of_device(device)?;
+        Err(Failure::new(CuResult::NOT_SUPPORTED, "textures are not emulated"))
+    }
+
+    "cuProfilerStart" fn profiler_start() {
+        registry::current_device().map(|_| ())
+    }
+
+    "cuProfilerStop" fn profiler_stop() {
+        registry::current_device().map(|_| ())
+    }
+
+    "cuFlushGPUDirectRDMAWrites" fn flush_direct_writes(target: c_uint, scope: c_uint) {
+        let _ = (target, scope);
+        Err(Failure::new(CuResult::NOT_SUPPORTED, "other hardware's writes are not emulated"))
+    }
 }

@@ -3,30 +3,59 @@
 //! Everything passes through the C signatures, as it would between two programs: the same functions
 //! can be exported from a library named `libcuda.so.1`.
 
+mod allocation_calls;
+mod allocations;
+mod arguments;
+mod attributes;
 mod capture;
 mod checks;
+mod context_calls;
+mod contexts;
+mod copies;
+mod copy_calls;
 mod device_calls;
 mod entry;
+mod exports;
 mod failure;
+pub(super) mod faults;
+mod fill_calls;
+mod function_calls;
+mod graph_add_calls;
+mod graph_build_calls;
 mod graph_calls;
+mod graph_node_calls;
+mod graph_params;
+mod graphs;
 mod image;
+mod jit_log;
+mod launch_calls;
+mod library_calls;
 mod limits;
-mod memory_calls;
+mod link_calls;
 mod module_calls;
+mod names;
+mod occupancy_calls;
+mod pointer_calls;
+mod pool_calls;
 mod queue;
 mod registry;
 mod run;
 mod state;
 mod stream_calls;
+mod stream_more_calls;
+mod streams;
+mod tensor_map_calls;
+mod user_objects;
 mod vmm_calls;
 mod work;
 
 use crate::driver::{Api, CuResult, Device};
 use std::sync::Arc;
 
-use crate::emulator::DeviceReport;
 use crate::emulator::check::Checker;
+use crate::emulator::{DeviceReport, FaultPlan};
 
+pub(super) use exports::entry_point;
 pub(super) use registry::{add_device, detail};
 
 /// The emulator's table.
@@ -47,17 +76,17 @@ pub(super) static API: Api = Api {
     cu_ctx_get_current: device_calls::ctx_get_current,
     cu_ctx_synchronize: device_calls::ctx_synchronize,
     cu_mem_get_info: device_calls::mem_get_info,
-    cu_mem_alloc: memory_calls::mem_alloc,
-    cu_mem_free: memory_calls::mem_free,
-    cu_mem_host_alloc: memory_calls::mem_host_alloc,
-    cu_mem_free_host: memory_calls::mem_free_host,
-    cu_memcpy_htod: memory_calls::memcpy_htod,
-    cu_memcpy_dtoh: memory_calls::memcpy_dtoh,
-    cu_memcpy_htod_async: memory_calls::memcpy_htod_async,
-    cu_memcpy_dtoh_async: memory_calls::memcpy_dtoh_async,
-    cu_memcpy_dtod_async: memory_calls::memcpy_dtod_async,
-    cu_memset_d8_async: memory_calls::memset_d8_async,
-    cu_memset_d32_async: memory_calls::memset_d32_async,
+    cu_mem_alloc: allocation_calls::mem_alloc,
+    cu_mem_free: allocation_calls::mem_free,
+    cu_mem_host_alloc: allocation_calls::mem_host_alloc,
+    cu_mem_free_host: allocation_calls::mem_free_host,
+    cu_memcpy_htod: copy_calls::memcpy_htod,
+    cu_memcpy_dtoh: copy_calls::memcpy_dtoh,
+    cu_memcpy_htod_async: copy_calls::memcpy_htod_async,
+    cu_memcpy_dtoh_async: copy_calls::memcpy_dtoh_async,
+    cu_memcpy_dtod_async: copy_calls::memcpy_dtod_async,
+    cu_memset_d8_async: fill_calls::memset_d8_async,
+    cu_memset_d32_async: fill_calls::memset_d32_async,
     cu_mem_address_reserve: vmm_calls::mem_address_reserve,
     cu_mem_address_free: vmm_calls::mem_address_free,
     cu_mem_create: vmm_calls::mem_create,
@@ -122,8 +151,13 @@ pub(super) fn fault(ordinal: u32) -> Option<String> {
 }
 
 /// Makes the `nth` call from now of a C function fail on a device.
-pub(super) fn fail_call(ordinal: u32, call: &'static str, nth: u64, code: CuResult) {
+pub(super) fn fail_call(ordinal: u32, call: &str, nth: u64, code: CuResult) {
+    add_faults(ordinal, FaultPlan::new().fail_call(call, nth, code));
+}
+
+/// Puts a plan in force on a device.
+pub(super) fn add_faults(ordinal: u32, plan: FaultPlan) {
     if let Some(device) = registry::device(ordinal) {
-        device.lock().inject(call, nth, code);
+        device.lock().faults.add(plan);
     }
 }

@@ -6,14 +6,19 @@ use std::sync::Arc;
 
 use cuda_driver_sys::{CUdeviceptr, CUfunction, CUmodule, CUstream};
 
+use super::arguments::{In, Out, Text, calls};
 use super::capture::refuse_unsafe_call;
 use super::entry::{entry, give_back, named, on_current, on_device, write};
 use super::failure::Failure;
 use super::image;
+use super::jit_log::JitLog;
+use super::launch_calls::LaunchAttributes;
+use super::library_calls::of_function;
 use super::limits;
-use super::memory_calls::of_stream;
+use super::link_calls::MAX_REGISTERS;
 use super::registry::{self, Kind};
 use super::state::{Function, Module, State};
+use super::streams::of_stream;
 use super::work::{Launch, Work};
 use crate::driver::{CuResult, abi};
 use crate::emulator::exec::ModuleCode;
@@ -31,17 +36,19 @@ pub(super) unsafe extern "C" fn module_load_data_ex(
     options: *mut c_uint,
     values: *mut *mut c_void,
 ) -> CuResult {
-    entry(|| {
+    entry("cuModuleLoadDataEx", || {
         refuse_unsafe_call("cuModuleLoadDataEx")?;
         on_current("cuModuleLoadDataEx", |state| {
+            let log = JitLog::of(
+                option_count as usize,
+                In::of(options),
+                In::of(values.cast_const().cast()),
+            )?;
             // SAFETY: the caller passes a module image.
             let loaded = unsafe { image::read(image.cast(), state.profile.compute_capability) }
-                .and_then(|image| state.load_module(&image));
-            if let Err(failure) = &loaded
-                && let Some(detail) = &failure.detail
-            {
-                // SAFETY: the caller passes `option_count` options and as many values.
-                unsafe { log_error(detail, option_count as usize, options, values) };
+                .and_then(|image| state.load_module(&image, log.max_registers));
+            if let Err(failure) = &loaded {
+                log.error(failure);
             }
             let raw = registry::handle(Kind::Module, state.ordinal, loaded?);
             // SAFETY: the caller passes null or a valid pointer.
@@ -50,56 +57,88 @@ pub(super) unsafe extern "C" fn module_load_data_ex(
     })
 }
 
-/// Writes a refusal into the caller's compiler-log buffer, if it gave one.
-///
-/// # Safety
-/// `options` and `values` must be null or arrays of `count`, and the log buffer as long as its option says.
-unsafe fn log_error(text: &str, count: usize, options: *const c_uint, values: *const *mut c_void) {
-    if options.is_null() || values.is_null() {
-        return;
-    }
-    let (mut buffer, mut room) = (std::ptr::null_mut::<u8>(), 0usize);
-    for index in 0..count {
-        // SAFETY: the array has `count` elements.
-        let option = unsafe { options.add(index).read() };
-        // SAFETY: the array has `count` elements.
-        let value = unsafe { values.add(index).read() };
-        match option {
-            abi::CU_JIT_ERROR_LOG_BUFFER => buffer = value.cast(),
-            // The size is the pointer's own value, 32 bits of it.
-            abi::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => room = value as usize & 0xFFFF_FFFF,
-            _ => {}
-        }
-    }
-    if buffer.is_null() || room == 0 {
-        return;
-    }
-    let len = text.len().min(room - 1);
-    // SAFETY: the buffer has `room` bytes and `len` is less.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buffer, len) };
-    // SAFETY: as above: `len` is an index inside the buffer.
-    unsafe { buffer.add(len).write(0) };
-}
-
 pub(super) unsafe extern "C" fn module_unload(module: CUmodule) -> CuResult {
-    entry(|| {
+    entry("cuModuleUnload", || {
         refuse_unsafe_call("cuModuleUnload")?;
         let (device, serial) = named(module as u64, Kind::Module, "module")?;
         give_back("cuModuleUnload", &device, |state| {
             state.drain_all();
-            let module = state
-                .modules
-                .remove(&serial)
-                .ok_or_else(|| Failure::handle("module"))?;
-            for function in module.functions.values() {
-                state.functions.remove(function);
-            }
-            for block in module.globals {
-                state.memory()?.free_block(block)?;
-            }
-            Ok(())
+            state.remove_module(serial)
         })
     })
+}
+
+fn load(call: &'static str, module: Out<u64>, image: In<u8>) -> Result<(), Failure> {
+    refuse_unsafe_call(call)?;
+    module.required("the module")?;
+    on_current(call, |state| {
+        // SAFETY: the caller passes a module image.
+        let image = unsafe { image::read(image.raw(), state.profile.compute_capability) }?;
+        let serial = state.load_module(&image, None)?;
+        module.put(
+            registry::handle(Kind::Module, state.ordinal, serial),
+            "the module",
+        )
+    })
+}
+
+/// The bytes of an image file, with the NUL that text needs after its end.
+pub(super) fn image_file(name: Text) -> Result<Vec<u8>, Failure> {
+    let name = name.get("the file name")?.to_string_lossy().into_owned();
+    let mut bytes = std::fs::read(&name).map_err(|error| {
+        Failure::new(
+            CuResult::FILE_NOT_FOUND,
+            format!("{name} cannot be read: {error}"),
+        )
+    })?;
+    bytes.push(0);
+    Ok(bytes)
+}
+
+calls! {
+    "cuModuleLoadData" fn module_load_data(module: Out<u64>, image: In<u8>) {
+        load(CALL, module, image)
+    }
+
+    "cuModuleLoadFatBinary" fn module_load_fat_binary(module: Out<u64>, image: In<u8>) {
+        load(CALL, module, image)
+    }
+
+    "cuModuleLoad" fn module_load(module: Out<u64>, name: Text) {
+        let bytes = image_file(name)?;
+        image::check_length(&bytes)?;
+        load(CALL, module, In::of(bytes.as_ptr()))
+    }
+
+    /// Modules are loaded whole when they are asked for.
+    "cuModuleGetLoadingMode" fn module_get_loading_mode(mode: Out<c_uint>) {
+        mode.put(abi::CU_MODULE_EAGER_LOADING, "the mode")
+    }
+
+    "cuModuleGetFunctionCount" fn module_get_function_count(count: Out<c_uint>, module: u64) {
+        let (device, serial) = named(module, Kind::Module, "module")?;
+        on_device(CALL, &device, |state| {
+            count.put(state.module(serial)?.code.kernel_names().len() as c_uint, "the count")
+        })
+    }
+
+    "cuModuleEnumerateFunctions" fn module_enumerate_functions(functions: Out<u64>, count: c_uint, module: u64) {
+        let (device, serial) = named(module, Kind::Module, "module")?;
+        functions.required("the functions")?;
+        on_device(CALL, &device, |state| {
+            let names: Vec<CString> = {
+                let names = state.module(serial)?.code.kernel_names();
+                names.into_iter().filter_map(|name| CString::new(name).ok()).collect()
+            };
+            let mut handles = Vec::new();
+            for name in names.iter().take(count as usize) {
+                let id = state.function(serial, name)?;
+                handles.push(registry::handle(Kind::Function, device.ordinal, id));
+            }
+            functions.put_list(handles);
+            Ok(())
+        })
+    }
 }
 
 /// The symbol name of a call.
@@ -119,7 +158,7 @@ pub(super) unsafe extern "C" fn module_get_function(
     module: CUmodule,
     name: *const c_char,
 ) -> CuResult {
-    entry(|| {
+    entry("cuModuleGetFunction", || {
         let (device, serial) = named(module as u64, Kind::Module, "module")?;
         // SAFETY: the caller passes null or a NUL-terminated string.
         let name = unsafe { symbol(name) }?;
@@ -138,7 +177,7 @@ pub(super) unsafe extern "C" fn module_get_global(
     module: CUmodule,
     name: *const c_char,
 ) -> CuResult {
-    entry(|| {
+    entry("cuModuleGetGlobal", || {
         let (device, serial) = named(module as u64, Kind::Module, "module")?;
         // SAFETY: the caller passes null or a NUL-terminated string.
         let name = unsafe { symbol(name) }?.to_string_lossy();
@@ -172,8 +211,8 @@ pub(super) unsafe extern "C" fn func_get_attribute(
     attribute: c_uint,
     function: CUfunction,
 ) -> CuResult {
-    entry(|| {
-        let (device, serial) = named(function as u64, Kind::Function, "function")?;
+    entry("cuFuncGetAttribute", || {
+        let (device, serial) = of_function(function as u64)?;
         on_device("cuFuncGetAttribute", &device, |state| {
             let (major, minor) = state.profile.compute_capability;
             let function = state.known_function(serial)?;
@@ -185,17 +224,29 @@ pub(super) unsafe extern "C" fn func_get_attribute(
                 abi::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => code.static_shared_bytes,
                 abi::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => 0,
                 abi::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => code.local_bytes,
-                abi::CU_FUNC_ATTRIBUTE_NUM_REGS => code.registers,
+                abi::CU_FUNC_ATTRIBUTE_NUM_REGS => code
+                    .registers
+                    .min(function.max_registers.unwrap_or(u32::MAX)),
                 abi::CU_FUNC_ATTRIBUTE_PTX_VERSION | abi::CU_FUNC_ATTRIBUTE_BINARY_VERSION => {
                     major * 10 + minor
                 }
                 abi::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                     function.max_dynamic_shared_bytes
                 }
+                abi::CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 0,
+                abi::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => function.carveout as u32,
+                abi::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => {
+                    u32::from(code.cluster.is_some())
+                }
+                abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH => code.cluster.map_or(0, |c| c[0]),
+                abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT => code.cluster.map_or(0, |c| c[1]),
+                abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH => code.cluster.map_or(0, |c| c[2]),
+                abi::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => 0,
+                abi::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                    u32::from(function.non_portable_cluster)
+                }
                 other => {
-                    return Err(Failure::invalid(format!(
-                        "the emulator has no value for function attribute {other}"
-                    )));
+                    return Err(Failure::invalid(format!("no function attribute {other}")));
                 }
             };
             // SAFETY: the caller passes null or a valid pointer.
@@ -209,8 +260,8 @@ pub(super) unsafe extern "C" fn func_set_attribute(
     attribute: c_uint,
     value: c_int,
 ) -> CuResult {
-    entry(|| {
-        let (device, serial) = named(function as u64, Kind::Function, "function")?;
+    entry("cuFuncSetAttribute", || {
+        let (device, serial) = of_function(function as u64)?;
         on_device("cuFuncSetAttribute", &device, |state| {
             let limit = state.profile.shared_bytes_per_block_optin;
             let function = state.known_function(serial)?;
@@ -227,7 +278,18 @@ pub(super) unsafe extern "C" fn func_set_attribute(
                     function.max_dynamic_shared_bytes = wanted;
                     Ok(())
                 }
-                abi::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => Ok(()),
+                abi::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => {
+                    if !(-1..=100).contains(&value) {
+                        return Err(Failure::invalid(format!("a carve-out of {value} per cent")));
+                    }
+                    function.carveout = value;
+                    Ok(())
+                }
+                abi::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+                    function.non_portable_cluster = value != 0;
+                    Ok(())
+                }
+                abi::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
                 other => Err(Failure::invalid(format!(
                     "function attribute {other} cannot be set"
                 ))),
@@ -240,8 +302,8 @@ pub(super) unsafe extern "C" fn func_get_name(
     name: *mut *const c_char,
     function: CUfunction,
 ) -> CuResult {
-    entry(|| {
-        let (device, serial) = named(function as u64, Kind::Function, "function")?;
+    entry("cuFuncGetName", || {
+        let (device, serial) = of_function(function as u64)?;
         on_device("cuFuncGetName", &device, |state| {
             let known = state.known_function(serial)?.name.as_ptr();
             // SAFETY: the caller passes null or a valid pointer.
@@ -256,8 +318,8 @@ pub(super) unsafe extern "C" fn func_get_param_info(
     offset: *mut usize,
     bytes: *mut usize,
 ) -> CuResult {
-    entry(|| {
-        let (device, serial) = named(function as u64, Kind::Function, "function")?;
+    entry("cuFuncGetParamInfo", || {
+        let (device, serial) = of_function(function as u64)?;
         on_device("cuFuncGetParamInfo", &device, |state| {
             let function = state.known_function(serial)?;
             let Some(slot) = function.code.params.get(index) else {
@@ -290,35 +352,62 @@ pub(super) unsafe extern "C" fn launch_kernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
-    entry(|| {
-        let (device, stream) = of_stream(stream)?;
-        let (owner, function) = named(function as u64, Kind::Function, "function")?;
-        on_device("cuLaunchKernel", &device, |state| {
-            if owner.ordinal != device.ordinal {
-                return Err(Failure::new(
-                    CuResult::INVALID_HANDLE,
-                    "the function belongs to another device's context than the stream",
-                ));
-            }
-            let grid = [grid_x, grid_y, grid_z];
-            let block = [block_x, block_y, block_z];
-            state.check_launch(function, grid, block, shared_bytes)?;
-            let (id, known) = (function, state.known_function(function)?);
-            // SAFETY: the caller passes one pointer a parameter, or a buffer that holds them all.
-            let bytes = unsafe { copy_params(known, params, extra) }?;
-            let base = bytes.as_ptr() as usize;
-            let launch = Launch {
-                code: Arc::clone(&known.code),
-                module: known.module,
-                function: id,
-                grid,
-                block,
-                shared_bytes,
-                param_addresses: known.code.params.iter().map(|p| base + p.offset).collect(),
-                params: bytes,
-            };
-            state.issue(stream, Work::Kernel(Arc::new(launch)))
-        })
+    entry("cuLaunchKernel", || {
+        let shape = LaunchShape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes,
+        };
+        let attributes = LaunchAttributes::default();
+        let (function, stream) = (function as u64, stream as u64);
+        // SAFETY: the caller passes one pointer a parameter, or a buffer that holds them all.
+        unsafe {
+            launch(
+                "cuLaunchKernel",
+                function,
+                shape,
+                attributes,
+                stream,
+                params,
+                extra,
+            )
+        }
+    })
+}
+
+/// Grid, block and dynamic shared memory of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaunchShape {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared_bytes: u32,
+}
+
+/// Issues a launch into a stream.
+///
+/// # Safety
+/// As for [`copy_params`].
+pub(super) unsafe fn launch(
+    call: &'static str,
+    function: u64,
+    shape: LaunchShape,
+    attributes: LaunchAttributes,
+    stream: u64,
+    params: *const *mut c_void,
+    extra: *const *mut c_void,
+) -> Result<(), Failure> {
+    let (device, stream) = of_stream(stream)?;
+    let (owner, function) = of_function(function)?;
+    on_device(call, &device, |state| {
+        if owner.ordinal != device.ordinal {
+            return Err(Failure::new(
+                CuResult::INVALID_HANDLE,
+                "the function belongs to another device's context than the stream",
+            ));
+        }
+        // SAFETY: forwarded from the caller.
+        let launch = unsafe { state.new_launch(function, shape, attributes, params, extra) }?;
+        state.issue(stream, Work::Kernel(Arc::new(launch)))
     })
 }
 
@@ -389,6 +478,13 @@ unsafe fn copy_params(
 }
 
 impl State {
+    /// The module of this serial.
+    pub(super) fn module(&self, serial: u64) -> Result<&Module, Failure> {
+        self.modules
+            .get(&serial)
+            .ok_or_else(|| Failure::handle("module"))
+    }
+
     /// The function of this serial.
     pub(super) fn known_function(&mut self, id: u64) -> Result<&mut Function, Failure> {
         self.functions
@@ -396,7 +492,16 @@ impl State {
             .ok_or_else(|| Failure::handle("function"))
     }
 
-    fn load_module(&mut self, image: &image::Image) -> Result<u64, Failure> {
+    /// Loads a module. A limit of registers shows in what its kernels say of themselves: where a compiler
+    /// would spill, the interpreter needs not.
+    pub(super) fn load_module(
+        &mut self,
+        image: &image::Image,
+        max_registers: Option<u32>,
+    ) -> Result<u64, Failure> {
+        let linked = image.ptx.strip_prefix(MAX_REGISTERS);
+        let linked = linked.and_then(|rest| rest.lines().next()?.parse().ok());
+        let max_registers = max_registers.or(linked);
         let charged_bytes = self.profile.module_bytes(image.bytes);
         self.room_for(charged_bytes, "the module")?;
         let mut globals: Vec<Block> = Vec::new();
@@ -434,6 +539,7 @@ impl State {
                     Module {
                         code,
                         charged_bytes,
+                        max_registers,
                         globals,
                         functions: HashMap::new(),
                     },
@@ -455,7 +561,23 @@ impl State {
         }
     }
 
-    fn function(&mut self, module: u64, name: &CStr) -> Result<u64, Failure> {
+    /// Unloads a module.
+    pub(super) fn remove_module(&mut self, serial: u64) -> Result<(), Failure> {
+        let module = self
+            .modules
+            .remove(&serial)
+            .ok_or_else(|| Failure::handle("module"))?;
+        for function in module.functions.values() {
+            self.functions.remove(function);
+        }
+        for block in module.globals {
+            self.memory()?.free_block(block)?;
+        }
+        Ok(())
+    }
+
+    /// The kernel of this name in a module.
+    pub(super) fn function(&mut self, module: u64, name: &CStr) -> Result<u64, Failure> {
         let limit = self.profile.shared_bytes_per_block;
         let text = name.to_string_lossy();
         let loaded = self
@@ -465,6 +587,7 @@ impl State {
         if let Some(&id) = loaded.functions.get(text.as_ref()) {
             return Ok(id);
         }
+        let max_registers = loaded.max_registers;
         let Some(code) = loaded.code.kernel(&text) else {
             return Err(Failure::new(
                 CuResult::NOT_FOUND,
@@ -484,10 +607,50 @@ impl State {
                 module,
                 name: CString::from(name),
                 max_dynamic_shared_bytes: limit.saturating_sub(code.static_shared_bytes),
+                max_registers,
+                carveout: -1,
+                non_portable_cluster: false,
                 code,
             },
         );
         Ok(id)
+    }
+
+    /// A launch, checked, with its parameters copied.
+    ///
+    /// # Safety
+    /// As for [`copy_params`].
+    pub(super) unsafe fn new_launch(
+        &mut self,
+        function: u64,
+        shape: LaunchShape,
+        attributes: LaunchAttributes,
+        params: *const *mut c_void,
+        extra: *const *mut c_void,
+    ) -> Result<Launch, Failure> {
+        let LaunchShape {
+            grid,
+            block,
+            shared_bytes,
+        } = shape;
+        self.check_launch(function, grid, block, shared_bytes)?;
+        self.check_attributes(function, &shape, &attributes)?;
+        let known = self.known_function(function)?;
+        // SAFETY: forwarded from the caller.
+        let bytes = unsafe { copy_params(known, params, extra) }?;
+        let base = bytes.as_ptr() as usize;
+        Ok(Launch {
+            code: Arc::clone(&known.code),
+            module: known.module,
+            function,
+            grid,
+            block,
+            shared_bytes,
+            cluster: attributes.cluster,
+            cooperative: attributes.cooperative,
+            param_addresses: known.code.params.iter().map(|p| base + p.offset).collect(),
+            params: bytes,
+        })
     }
 
     /// Refuses a launch that the hardware could not hold.

@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 
 use super::checks::{fingerprint, poison_host};
 use super::failure::Failure;
-use super::run::WorkFault;
+use super::registry;
+use super::run::Stop;
 use super::state::{Event, LEGACY, State};
-use super::work::Work;
+use super::work::{Place, Work};
 use crate::emulator::check::streams::{Clock, Footprint};
 
 /// Queued units a stream may hold; beyond, it runs, so that memory stays bounded.
@@ -22,10 +23,36 @@ struct Queued {
     ticket: u64,
     /// Other streams' work that must run first: stream and ticket.
     after: Vec<(u64, u64)>,
+    /// Other devices' events that must be complete first: ordinal, stream and ticket.
+    foreign: Vec<Foreign>,
     work: Work,
     /// For the checked mode: what the host knew to be complete when it issued the work, and a fingerprint of the
     /// page-locked memory it reads or writes.
     issued: (Clock, u64),
+}
+
+/// Work of another device's stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Foreign {
+    pub(super) ordinal: u32,
+    pub(super) stream: u64,
+    pub(super) ticket: u64,
+}
+
+/// True where work of another device's stream has run; runs it first where that device is not busy.
+fn has_run_elsewhere(foreign: Foreign) -> bool {
+    let Some(device) = registry::device(foreign.ordinal) else {
+        return true;
+    };
+    // Two devices that wait for each other must not hold each other's lock: the wait is tried again.
+    let Some(mut state) = device.try_lock() else {
+        return false;
+    };
+    state.drain(foreign.stream, foreign.ticket);
+    state
+        .streams
+        .get(&foreign.stream)
+        .is_none_or(|stream| stream.has_run(foreign.ticket))
 }
 
 /// One stream.
@@ -33,6 +60,7 @@ struct Queued {
 pub(super) struct Stream {
     /// The stream and the legacy default stream wait for each other.
     pub(super) blocking: bool,
+    pub(super) priority: i32,
     /// The capture the stream is part of.
     pub(super) capture: Option<u64>,
     queue: VecDeque<Queued>,
@@ -43,9 +71,10 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(blocking: bool) -> Stream {
+    pub(super) fn new(blocking: bool, priority: i32) -> Stream {
         Stream {
             blocking,
+            priority,
             capture: None,
             queue: VecDeque::new(),
             newest: 0,
@@ -59,7 +88,7 @@ impl Stream {
     }
 
     /// True where the work of this ticket, and all before it, has run.
-    fn has_run(&self, ticket: u64) -> bool {
+    pub(super) fn has_run(&self, ticket: u64) -> bool {
         self.queue
             .front()
             .is_none_or(|queued| queued.ticket > ticket)
@@ -87,7 +116,18 @@ impl State {
         &mut self,
         id: u64,
         work: Work,
+        after: Vec<(u64, u64)>,
+    ) -> Result<(), Failure> {
+        self.enqueue_behind(id, work, after, Vec::new())
+    }
+
+    /// Puts work into a stream behind work of other streams, and of other devices' streams.
+    pub(super) fn enqueue_behind(
+        &mut self,
+        id: u64,
+        work: Work,
         mut after: Vec<(u64, u64)>,
+        foreign: Vec<Foreign>,
     ) -> Result<(), Failure> {
         if id == LEGACY {
             self.refuse_implicit_capture()?;
@@ -117,6 +157,7 @@ impl State {
         stream.queue.push_back(Queued {
             ticket,
             after,
+            foreign,
             work,
             issued: (host, print),
         });
@@ -127,8 +168,9 @@ impl State {
         Ok(())
     }
 
-    /// Runs a stream up to a ticket, and whatever of other streams must come before.
-    pub(super) fn drain(&mut self, stream: u64, ticket: u64) {
+    /// Runs a stream up to a ticket, and whatever of other streams must come before. False where it
+    /// cannot: something waits for a value or another device, or hangs.
+    pub(super) fn drain(&mut self, stream: u64, ticket: u64) -> bool {
         let mut wanted = vec![(stream, ticket)];
         while let Some(&(id, ticket)) = wanted.last() {
             let Some(front) = self.streams.get_mut(&id).and_then(|stream| {
@@ -155,36 +197,57 @@ impl State {
                 }
                 continue;
             }
+            if let Some(&foreign) = front.foreign.last() {
+                if !has_run_elsewhere(foreign) {
+                    return false;
+                }
+                front.foreign.pop();
+                continue;
+            }
             let queued = self
                 .streams
                 .get_mut(&id)
                 .and_then(|stream| stream.queue.pop_front());
-            if let Some(queued) = queued {
-                self.run_queued(id, queued);
+            if let Some(queued) = queued
+                && !self.run_queued(id, queued)
+            {
+                return false;
             }
         }
+        true
     }
 
-    /// Runs everything that is queued.
-    pub(super) fn drain_all(&mut self) {
-        let ids: Vec<(u64, u64)> = self
+    /// Runs everything that is queued and can run; false where something cannot.
+    pub(super) fn drain_all(&mut self) -> bool {
+        let mut ids: Vec<(u64, u64)> = self
             .streams
             .iter()
             .map(|(id, stream)| (*id, stream.newest))
             .collect();
-        for (id, newest) in ids {
-            self.drain(id, newest);
-            self.host_waited(id, newest);
+        ids.sort_unstable();
+        ids.into_iter().fold(true, |all, (id, newest)| {
+            self.drain_waited(id, newest) && all
+        })
+    }
+
+    /// Runs all of one stream; false where something cannot run.
+    pub(super) fn drain_stream(&mut self, id: u64) -> bool {
+        match self.streams.get(&id) {
+            Some(stream) => {
+                let newest = stream.newest;
+                self.drain_waited(id, newest)
+            }
+            None => true,
         }
     }
 
-    /// Runs all of one stream.
-    pub(super) fn drain_stream(&mut self, id: u64) {
-        if let Some(stream) = self.streams.get(&id) {
-            let newest = stream.newest;
-            self.drain(id, newest);
-            self.host_waited(id, newest);
+    /// Runs a stream up to a ticket for a host that waits for it.
+    fn drain_waited(&mut self, id: u64, ticket: u64) -> bool {
+        let done = self.drain(id, ticket);
+        if done {
+            self.host_waited(id, ticket);
         }
+        done
     }
 
     /// The dependency of `id`'s front on `other` is met: its modelled time cannot be earlier.
@@ -198,7 +261,8 @@ impl State {
         }
     }
 
-    fn run_queued(&mut self, id: u64, queued: Queued) {
+    /// Runs a unit of work; one that cannot run yet goes back to the head of its stream, and gives false.
+    fn run_queued(&mut self, id: u64, queued: Queued) -> bool {
         if let Work::Record(event) = queued.work {
             // Never collides; it carries the stream's order to whoever waits for the event.
             let _ = self.check_ran(id, queued.ticket, &queued.issued.0, &queued.work);
@@ -210,7 +274,7 @@ impl State {
             {
                 *time_us = Some(now);
             }
-            return;
+            return true;
         }
         match self.run_traced(id, &queued) {
             Ok(busy_us) => {
@@ -218,23 +282,41 @@ impl State {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.clock_us += busy_us;
                 }
+                true
             }
-            Err((code, fault)) => self.poison(code, fault),
+            Err(Stop::Fault(code, fault)) => {
+                self.poison(code, fault);
+                true
+            }
+            Err(stop) => {
+                let work = match (stop, queued.work) {
+                    (Stop::Hangs, _) => Work::Hang,
+                    (Stop::NotYetAt(start), Work::Graph { program, .. }) => {
+                        Work::Graph { program, start }
+                    }
+                    (_, work) => work,
+                };
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.queue.push_front(Queued { work, ..queued });
+                }
+                false
+            }
         }
     }
 
     /// Runs work under the eyes of the checked mode, if there is one.
-    fn run_traced(&mut self, id: u64, queued: &Queued) -> Result<f64, WorkFault> {
+    fn run_traced(&mut self, id: u64, queued: &Queued) -> Result<f64, Stop> {
         let Some(checker) = &self.check else {
             return self.run_work(&queued.work);
         };
         checker.set_ticket(queued.ticket);
         self.touched = Footprint::default();
         self.check_host(&queued.work, queued.issued.1)?;
-        let writes_host_memory = matches!(
-            queued.work,
-            Work::ToHost { pinned: true, .. } | Work::Kernel(_) | Work::Graph(_)
-        );
+        let writes_host_memory = match &queued.work {
+            Work::Copy(copy) => matches!(copy.to.place, Place::Host { pinned: true, .. }),
+            Work::Kernel(_) | Work::Graph { .. } => true,
+            _ => false,
+        };
         if writes_host_memory {
             self.check_queued_host()?;
         }
@@ -247,7 +329,7 @@ impl State {
     }
 
     /// Checks the page-locked memory of all queued copies, before work runs that may write some of it.
-    fn check_queued_host(&self) -> Result<(), WorkFault> {
+    fn check_queued_host(&self) -> Result<(), Stop> {
         let queued = self.streams.values().flat_map(|stream| &stream.queue);
         queued
             .filter(|queued| queued.issued.1 != 0)
@@ -272,6 +354,18 @@ impl State {
             if self.streams.values().all(|stream| stream.queue.is_empty()) {
                 self.stream_order.prune();
             }
+        }
+    }
+
+    /// Records an event from inside a graph: it is complete.
+    pub(super) fn record_from_graph(&mut self, event: u64) {
+        let time_us = Some(self.busy_us);
+        if let Some(event) = self.events.get_mut(&event) {
+            *event = Event::Recorded {
+                stream: LEGACY,
+                ticket: 0,
+                time_us,
+            };
         }
     }
 

@@ -1,108 +1,84 @@
 //! Running device work: the seam to the interpreter, and copies and fills.
 
+use std::sync::Arc;
+
+use super::faults;
+use super::registry;
 use super::state::State;
-use super::work::{HostSource, Launch, Work};
+use super::work::{Launch, Work};
 use crate::driver::CuResult;
-use crate::emulator::exec::{self, Counters, DeviceMemory, ExecOptions, Fault, LaunchSpec};
+use crate::emulator::LaunchFault;
+use crate::emulator::exec::{self, Counters, ExecOptions, Fault, LaunchSpec};
 use crate::emulator::mem::Space;
 
-/// A failure of work that has been accepted: it ends the context's life.
-pub(super) type WorkFault = (CuResult, String);
+/// Why a unit of work does not end well, or not now.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// A failure of work that has been accepted: it ends the context's life.
+    Fault(CuResult, String),
+    /// What it waits for has not happened.
+    NotYet,
+    /// What this item of a graph waits for has not happened; those before it have run.
+    NotYetAt(usize),
+    /// It never ends.
+    Hangs,
+}
 
 /// Modelled time of a launch beside its memory traffic and arithmetic.
 const LAUNCH_US: f64 = 2.0;
 
 impl State {
     /// Runs one unit of work to its end and gives its modelled time in microseconds.
-    pub(super) fn run_work(&mut self, work: &Work) -> Result<f64, WorkFault> {
+    pub(super) fn run_work(&mut self, work: &Work) -> Result<f64, Stop> {
         match work {
             Work::Kernel(launch) => self.run_kernel(launch),
-            Work::Graph(program) => match self.check.clone() {
-                Some(checker) => self.run_checked_graph(&checker, &program.work, &program.after),
-                None => program
-                    .work
-                    .iter()
-                    .try_fold(0.0, |busy, work| Ok(busy + self.run_work(work)?)),
-            },
-            Work::Record(_) | Work::Wait => Ok(0.0),
-            Work::ToDevice {
-                destination,
-                source,
-                bytes,
-            } => {
-                let space = self.space()?;
-                check(&space, *destination, *bytes, true, "copy to device")?;
-                self.check_access("copy to device", *destination, *bytes as u64, true)?;
-                let source = match source {
-                    HostSource::Snapshot(copy) => copy.as_ptr(),
-                    HostSource::Pinned(address) => {
-                        check_pinned(&space, *address, *bytes)?;
-                        *address as *const u8
-                    }
-                    HostSource::Pageable(address) => *address as *const u8,
+            Work::Graph { program, start } => {
+                let outcome = match self.check.clone() {
+                    Some(checker) => self.run_checked_program(&checker, program, *start),
+                    None => self.run_program(program, *start),
                 };
-                // SAFETY: the destination was checked to be mapped and writable, and device addresses
-                // are host addresses; the source is a copy, or memory that the caller of the driver
-                // call keeps readable until the copy is complete.
-                unsafe { std::ptr::copy(source, *destination as *mut u8, *bytes) };
-                Ok(*bytes as f64 / self.profile.link_bytes_per_second * 1e6)
+                outcome.map_err(|(item, stop)| match stop {
+                    Stop::NotYet => Stop::NotYetAt(item),
+                    stop => stop,
+                })
             }
-            Work::ToHost {
-                destination,
-                pinned,
-                source,
-                bytes,
-            } => {
-                let space = self.space()?;
-                check(&space, *source, *bytes, false, "copy to host")?;
-                self.check_access("copy to host", *source, *bytes as u64, false)?;
-                if *pinned {
-                    check_pinned(&space, *destination, *bytes)?;
-                }
-                // SAFETY: the source was checked to be mapped and readable; the destination is memory
-                // that the caller of the driver call keeps writable until the copy is complete.
-                unsafe { std::ptr::copy(*source as *const u8, *destination as *mut u8, *bytes) };
-                Ok(*bytes as f64 / self.profile.link_bytes_per_second * 1e6)
+            Work::Record(_) | Work::Wait | Work::Allocate { .. } | Work::Child(_) => Ok(0.0),
+            Work::WaitFor(event) => match self.event_complete(*event, true) {
+                Ok(true) => Ok(0.0),
+                _ => Err(Stop::NotYet),
+            },
+            Work::Hang => Err(Stop::Hangs),
+            Work::Copy(copy) => self.run_copy(copy),
+            Work::Fill(fill) => self.run_fill(fill),
+            Work::Host(call) => {
+                registry::in_host_function(|| call.function.run(call.data));
+                Ok(0.0)
             }
-            Work::Within {
-                destination,
-                source,
-                bytes,
-            } => {
-                let space = self.space()?;
-                check(&space, *source, *bytes, false, "copy's source")?;
-                check(&space, *destination, *bytes, true, "copy's destination")?;
-                self.check_copy(*destination, *source, *bytes as u64)?;
-                // SAFETY: both ranges were checked to be mapped with the rights needed.
-                unsafe { std::ptr::copy(*source as *const u8, *destination as *mut u8, *bytes) };
-                Ok(2.0 * *bytes as f64 / self.profile.copy_bytes_per_second * 1e6)
-            }
-            Work::Fill {
-                destination,
-                value,
-                width,
-                count,
-            } => {
-                let space = self.space()?;
-                check(&space, *destination, width * count, true, "fill")?;
-                self.check_access("fill", *destination, (width * count) as u64, true)?;
-                if *width == 1 {
-                    // SAFETY: the range was checked to be mapped and writable.
-                    unsafe { (*destination as *mut u8).write_bytes(*value as u8, *count) };
-                } else {
-                    let first = *destination as *mut u32;
-                    for index in 0..*count {
-                        // SAFETY: the range was checked to be mapped and writable, and the call
-                        // refused an address that is not a multiple of 4.
-                        unsafe { first.add(index).write(*value) };
-                    }
-                }
-                Ok((width * count) as f64 / self.profile.copy_bytes_per_second * 1e6)
+            Work::Value(value) => self.run_value(value),
+            // A graph's own memory stays for its next launch.
+            Work::Free(address) if self.graph_allocations.contains_key(address) => Ok(0.0),
+            Work::Free(address) => {
+                // A graph that frees what is free already faults on hardware as well.
+                self.free_allocation(*address).map_err(|failure| {
+                    Stop::Fault(failure.code, failure.detail.unwrap_or_default())
+                })?;
+                Ok(0.0)
             }
         }
     }
 
-    fn run_kernel(&mut self, launch: &Launch) -> Result<f64, WorkFault> {
+    fn run_kernel(&mut self, launch: &Launch) -> Result<f64, Stop> {
+        let name = &launch.code.name;
+        match self.faults.launch(name).or_else(|| faults::of_launch(name)) {
+            Some(LaunchFault::Hangs) => return Err(Stop::Hangs),
+            Some(LaunchFault::Ends(code)) => {
+                return Err(Stop::Fault(
+                    code,
+                    format!("{code} was injected into a launch of {name}"),
+                ));
+            }
+            None => {}
+        }
         let space = self.space()?;
         let options = ExecOptions {
             threads: self.profile.threads,
@@ -117,7 +93,7 @@ impl State {
             kernel: &launch.code,
             grid: launch.grid,
             block: launch.block,
-            cluster: [0; 3],
+            cluster: launch.cluster.unwrap_or([0; 3]),
             dynamic_shared_bytes: launch.shared_bytes,
             params: &launch.params,
         };
@@ -125,7 +101,7 @@ impl State {
         if self.check.is_some() {
             self.touched.absorb(footprint);
         }
-        let counters = result.map_err(|fault| (code_of(&fault), fault.to_string()))?;
+        let counters = result.map_err(|fault| Stop::Fault(code_of(&fault), fault.to_string()))?;
         match self.kernels.get_mut(&launch.code.name) {
             Some(total) => *total += counters,
             None => {
@@ -147,10 +123,13 @@ impl State {
         LAUNCH_US + memory.max(tensor) * 1e6
     }
 
-    fn space(&mut self) -> Result<std::sync::Arc<Space>, WorkFault> {
+    pub(super) fn space(&mut self) -> Result<Arc<Space>, Stop> {
         match self.memory() {
-            Ok(memory) => Ok(std::sync::Arc::clone(memory.space())),
-            Err(failure) => Err((failure.code, failure.detail.unwrap_or_default())),
+            Ok(memory) => Ok(Arc::clone(memory.space())),
+            Err(failure) => Err(Stop::Fault(
+                failure.code,
+                failure.detail.unwrap_or_default(),
+            )),
         }
     }
 }
@@ -164,33 +143,4 @@ fn code_of(fault: &Fault) -> CuResult {
         Fault::Watchdog { .. } => CuResult::LAUNCH_TIMEOUT,
         _ => CuResult::LAUNCH_FAILED,
     }
-}
-
-/// Checks a copy's or fill's device range when it runs: what was mapped at the call may be gone.
-fn check(
-    space: &Space,
-    address: u64,
-    bytes: usize,
-    write: bool,
-    what: &str,
-) -> Result<(), WorkFault> {
-    space.check(address, bytes as u64, write).map_err(|reason| {
-        (
-            CuResult::ILLEGAL_ADDRESS,
-            format!("{what}: {bytes} bytes at {address:#x} cannot be accessed: {reason}"),
-        )
-    })
-}
-
-/// Page-locked memory may have been freed since the copy was captured.
-fn check_pinned(space: &Space, address: usize, bytes: usize) -> Result<(), WorkFault> {
-    if space.is_pinned(address as u64, bytes as u64) {
-        return Ok(());
-    }
-    Err((
-        CuResult::ILLEGAL_ADDRESS,
-        format!(
-            "copy: {bytes} bytes at {address:#x} were page-locked host memory, which was freed"
-        ),
-    ))
 }

@@ -1,16 +1,21 @@
 //! The state of one emulated device.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::Arc;
+use std::thread::ThreadId;
 
+use super::allocations::{Allocation, HostBuffer, Pool};
 use super::capture::Capture;
+use super::contexts::Contexts;
 use super::failure::Failure;
-use super::work::{Node, Program};
+use super::faults;
+use super::graphs::{Graph, GraphExec};
 use crate::driver::CuResult;
 use crate::emulator::check::Checker;
 use crate::emulator::check::streams::{Footprint, StreamOrder};
 use crate::emulator::exec::{Counters, KernelCode, ModuleCode};
+use crate::emulator::faults::Faults;
 use crate::emulator::mem::{Block, Memory};
 use crate::emulator::{DeviceReport, LiveObjects, Profile};
 
@@ -19,20 +24,13 @@ pub(super) use super::queue::Stream;
 /// Serial of the legacy default stream, which exists with the context.
 pub(super) const LEGACY: u64 = 0;
 
-/// The primary context.
-#[derive(Debug)]
-struct Context {
-    generation: u64,
-    references: u64,
-    /// The code every call returns once work has gone wrong.
-    sticky: Option<CuResult>,
-}
-
 /// A loaded module.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) code: ModuleCode,
     pub(super) charged_bytes: u64,
+    /// Registers of a thread at most, as the loader was asked for.
+    pub(super) max_registers: Option<u32>,
     pub(super) globals: Vec<Block>,
     /// Functions handed out, by name.
     pub(super) functions: HashMap<String, u64>,
@@ -46,6 +44,11 @@ pub(super) struct Function {
     pub(super) code: Arc<KernelCode>,
     /// Dynamic shared memory a launch may ask for.
     pub(super) max_dynamic_shared_bytes: u32,
+    pub(super) max_registers: Option<u32>,
+    /// Preferred share of shared memory in per cent, -1 for none; a hint.
+    pub(super) carveout: i32,
+    /// Clusters of more blocks than every device has are allowed.
+    pub(super) non_portable_cluster: bool,
 }
 
 /// What an event stands for.
@@ -61,58 +64,50 @@ pub(super) enum Event {
         time_us: Option<f64>,
     },
     /// Recorded inside a capture, behind these nodes.
-    Captured { capture: u64, nodes: Vec<usize> },
-}
-
-/// A graph and the serial of its first node's handle.
-#[derive(Debug)]
-pub(super) struct Graph {
-    pub(super) nodes: Arc<[Node]>,
-    pub(super) first_node: u64,
-}
-
-/// An executable graph.
-#[derive(Debug)]
-pub(super) struct GraphExec {
-    pub(super) program: Arc<Program>,
-    pub(super) charged_bytes: u64,
-}
-
-/// A call that is to fail.
-#[derive(Debug)]
-struct Injection {
-    call: &'static str,
-    calls_left: u64,
-    code: CuResult,
+    Captured { capture: u64, nodes: Vec<u64> },
 }
 
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) ordinal: u32,
     pub(super) profile: Profile,
-    context: Option<Context>,
-    generation: u64,
+    pub(super) contexts: Contexts,
     next_serial: u64,
     memory: Option<Memory>,
     pub(super) streams: HashMap<u64, Stream>,
     pub(super) events: HashMap<u64, Event>,
+    /// Events created with `CU_EVENT_DISABLE_TIMING`.
+    pub(super) untimed_events: HashSet<u64>,
+    /// Streams that stand for a thread's default stream, by thread.
+    pub(super) thread_streams: HashMap<ThreadId, u64>,
     pub(super) modules: HashMap<u64, Module>,
     pub(super) functions: HashMap<u64, Function>,
     pub(super) graphs: HashMap<u64, Graph>,
-    /// Graph by the serial of its first node's handle.
-    pub(super) graph_of_node: BTreeMap<u64, u64>,
+    /// Graph of each node.
+    pub(super) graph_of_node: HashMap<u64, u64>,
     pub(super) execs: HashMap<u64, GraphExec>,
     pub(super) captures: HashMap<u64, Capture>,
-    pub(super) device_allocations: HashMap<u64, Block>,
-    /// Page-locked host buffers: address to mapped bytes.
-    pub(super) pinned: HashMap<u64, usize>,
+    /// Nodes that a capturing stream's next one comes after, as they were told last.
+    pub(super) told_dependencies: HashMap<u64, Vec<u64>>,
+    /// Linear, managed and pool allocations by address.
+    pub(super) device_allocations: BTreeMap<u64, Allocation>,
+    /// Page-locked host buffers by address.
+    pub(super) pinned: BTreeMap<u64, HostBuffer>,
+    /// Bytes of managed memory, which is not held against the device's.
+    pub(super) managed_bytes: u64,
+    pub(super) pools: BTreeMap<u64, Pool>,
+    pub(super) default_pool: Option<u64>,
+    /// The pool that was made current with `cuDeviceSetMemPool`.
+    pub(super) current_pool: Option<u64>,
+    /// Allocations of graphs by address: memory that is there for as long as the device is.
+    pub(super) graph_allocations: BTreeMap<u64, Allocation>,
     pub(super) kernels: BTreeMap<String, Counters>,
     pub(super) busy_us: f64,
     calls: BTreeMap<&'static str, u64>,
-    injections: Vec<Injection>,
+    pub(super) faults: Faults,
     peak_used_bytes: u64,
-    leaked: LiveObjects,
-    fault: Option<String>,
+    pub(super) leaked: LiveObjects,
+    pub(super) fault: Option<String>,
     /// The checked mode, where the profile asks for it.
     pub(super) check: Option<Arc<Checker>>,
     /// Order between streams, for the checked mode.
@@ -130,24 +125,31 @@ impl State {
             touched: Footprint::default(),
             ordinal,
             profile,
-            context: None,
-            generation: 0,
+            contexts: Contexts::default(),
             next_serial: 1,
             memory: None,
             streams: HashMap::new(),
             events: HashMap::new(),
+            untimed_events: HashSet::new(),
+            thread_streams: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
             graphs: HashMap::new(),
-            graph_of_node: BTreeMap::new(),
+            graph_of_node: HashMap::new(),
             execs: HashMap::new(),
             captures: HashMap::new(),
-            device_allocations: HashMap::new(),
-            pinned: HashMap::new(),
+            told_dependencies: HashMap::new(),
+            device_allocations: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            managed_bytes: 0,
+            pools: BTreeMap::new(),
+            default_pool: None,
+            current_pool: None,
+            graph_allocations: BTreeMap::new(),
             kernels: BTreeMap::new(),
             busy_us: 0.0,
             calls: BTreeMap::new(),
-            injections: Vec::new(),
+            faults: Faults::default(),
             peak_used_bytes: 0,
             leaked: LiveObjects::default(),
             fault: None,
@@ -168,66 +170,34 @@ impl State {
     pub(super) fn serials(&mut self, count: usize) -> u64 {
         let first = self.next_serial;
         self.next_serial += count as u64;
+        self.contexts.own(self.ordinal, first);
         first
     }
 
-    /// Counts a call, and fails it where a test asked for that.
+    /// Counts a call, and fails it where a plan asks for that.
     pub(super) fn begin(&mut self, call: &'static str) -> Result<(), Failure> {
         *self.calls.entry(call).or_insert(0) += 1;
-        let Some(at) = self.injections.iter().position(|i| i.call == call) else {
-            return Ok(());
-        };
-        self.injections[at].calls_left -= 1;
-        if self.injections[at].calls_left > 0 {
+        if self.faults.is_empty() {
             return Ok(());
         }
-        let code = self.injections.remove(at).code;
+        let fault = self.faults.call(call);
+        self.take_foreign(fault.foreign_bytes);
+        let Some(code) = fault.code else {
+            return Ok(());
+        };
         if code.is_sticky() {
             self.poison(code, format!("{code} was injected into {call}"));
         }
         Err(Failure::new(code, format!("injected into {call}")))
     }
 
-    /// Makes the `nth` call from now fail.
-    pub(super) fn inject(&mut self, call: &'static str, nth: u64, code: CuResult) {
-        self.injections.push(Injection {
-            call,
-            calls_left: nth.max(1),
-            code,
-        });
-    }
-
-    /// Refuses when earlier work has gone wrong.
-    pub(super) fn alive(&self) -> Result<(), Failure> {
-        match self.context.as_ref().and_then(|context| context.sticky) {
-            Some(code) => Err(Failure {
-                code,
-                detail: self.fault.clone(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Ends the context's life: what is queued never runs, and every later call returns `code`.
-    pub(super) fn poison(&mut self, code: CuResult, fault: String) {
-        for stream in self.streams.values_mut() {
-            stream.discard();
-        }
-        if let Some(context) = &mut self.context {
-            context.sticky.get_or_insert(code);
-        }
-        self.fault = Some(fault);
+    /// Another process takes device memory, or gives it back where negative.
+    pub(super) fn take_foreign(&mut self, bytes: i64) {
+        self.profile.foreign_bytes = self.profile.foreign_bytes.saturating_add_signed(bytes);
     }
 
     pub(super) fn fault(&self) -> Option<String> {
         self.fault.clone()
-    }
-
-    /// True where the context of this generation is the one alive.
-    pub(super) fn context_is(&self, generation: u64) -> bool {
-        self.context
-            .as_ref()
-            .is_some_and(|context| context.generation == generation)
     }
 
     /// The device's memory, made on first use.
@@ -247,77 +217,6 @@ impl State {
         self.memory.as_mut().ok_or_else(|| CuResult::UNKNOWN.into())
     }
 
-    /// Retains the primary context, making it on first use; gives its generation.
-    pub(super) fn retain(&mut self) -> Result<u64, Failure> {
-        if let Some(context) = &mut self.context {
-            if let Some(code) = context.sticky {
-                return Err(code.into());
-            }
-            context.references += 1;
-            return Ok(context.generation);
-        }
-        self.room_for(self.profile.context_bytes, "the context")?;
-        self.memory()?;
-        self.generation += 1;
-        self.context = Some(Context {
-            generation: self.generation,
-            references: 1,
-            sticky: None,
-        });
-        self.streams.insert(LEGACY, Stream::new(true));
-        self.note_peak();
-        Ok(self.generation)
-    }
-
-    /// Gives one reference back. The last one destroys the context and all that is in it; physical
-    /// memory and address reservations belong to the process and stay.
-    pub(super) fn release(&mut self) -> Result<(), Failure> {
-        let Some(context) = &mut self.context else {
-            return Err(Failure::new(
-                CuResult::INVALID_CONTEXT,
-                "the primary context is not retained",
-            ));
-        };
-        context.references -= 1;
-        if context.references > 0 {
-            return Ok(());
-        }
-        self.drain_all();
-        let left = LiveObjects {
-            reservations: 0,
-            physical_allocations: 0,
-            mappings: 0,
-            ..self.live()
-        };
-        self.leaked.accumulate(&left);
-        self.check_leaks(&left);
-        self.context = None;
-        self.stream_order = StreamOrder::default();
-        self.streams.clear();
-        self.events.clear();
-        self.functions.clear();
-        self.graphs.clear();
-        self.graph_of_node.clear();
-        self.execs.clear();
-        for (_, capture) in self.captures.drain() {
-            capture.forget();
-        }
-        let blocks: Vec<Block> = self
-            .modules
-            .drain()
-            .flat_map(|(_, module)| module.globals)
-            .chain(self.device_allocations.drain().map(|(_, block)| block))
-            .collect();
-        for block in blocks {
-            self.memory()?.free_block(block)?;
-        }
-        let pinned: Vec<u64> = self.pinned.keys().copied().collect();
-        for address in pinned {
-            self.free_pinned(address)?;
-        }
-        Ok(())
-    }
-
     /// Bytes of device memory nobody holds.
     pub(super) fn free_bytes(&self) -> u64 {
         self.profile
@@ -328,6 +227,17 @@ impl State {
     /// Refuses what does not fit into the device's memory.
     pub(super) fn room_for(&self, bytes: u64, what: &str) -> Result<(), Failure> {
         let free = self.free_bytes();
+        let limits = [
+            self.faults.memory_limit_bytes(),
+            faults::memory_limit_bytes(),
+        ];
+        let limit = limits.into_iter().flatten().min();
+        if let Some(limit) = limit.filter(|limit| self.used_bytes() + bytes > *limit) {
+            return Err(Failure::new(
+                CuResult::OUT_OF_MEMORY,
+                format!("{what} needs {bytes} bytes and a fault plan ends memory at {limit}"),
+            ));
+        }
         if bytes <= free {
             return Ok(());
         }
@@ -353,10 +263,7 @@ impl State {
     }
 
     fn context_bytes(&self) -> u64 {
-        match self.context {
-            Some(_) => self.profile.context_bytes,
-            None => 0,
-        }
+        self.profile.context_bytes * self.contexts.alive() as u64
     }
 
     fn module_bytes(&self) -> u64 {
@@ -378,10 +285,12 @@ impl State {
         self.memory
             .as_ref()
             .map_or(0, |memory| memory.physical.in_use_bytes())
+            - self.managed_bytes
     }
 
-    fn live(&self) -> LiveObjects {
+    pub(super) fn live(&self) -> LiveObjects {
         let blocks = self.device_allocations.len()
+            + self.graph_allocations.len()
             + self
                 .modules
                 .values()
@@ -390,11 +299,11 @@ impl State {
         let memory = self.memory.as_ref();
         let count = |read: fn(&Memory) -> u64| memory.map_or(0, read);
         LiveObjects {
-            context_references: self.context.as_ref().map_or(0, |c| c.references),
+            context_references: self.contexts.references(),
             modules: self.modules.len() as u64,
-            streams: self.streams.keys().filter(|&&id| id != LEGACY).count() as u64,
+            streams: self.made_streams() as u64,
             events: self.events.len() as u64,
-            graphs: self.graphs.len() as u64,
+            graphs: self.graphs.values().filter(|graph| !graph.owned).count() as u64,
             graph_execs: self.execs.len() as u64,
             reservations: count(Memory::reservation_count) - blocks as u64,
             physical_allocations: count(|memory| memory.physical.held()),

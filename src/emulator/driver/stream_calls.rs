@@ -4,20 +4,23 @@ use std::ffi::{c_int, c_uint};
 
 use cuda_driver_sys::{CUevent, CUgraph, CUstream};
 
-use super::capture::refuse_unsafe_call;
-use super::entry::{entry, give_back, named, on_current, on_device, write};
+use super::capture::{mode_of, refuse_unsafe_call};
+use super::entry::{entry, give_back, named, on_current, on_device, wait, write};
 use super::failure::Failure;
-use super::memory_calls::of_stream;
+use super::limits;
+use super::queue::Foreign;
 use super::registry::{self, Kind};
 use super::state::{Event, LEGACY, Stream};
-use crate::driver::{CaptureMode, CuResult, abi};
+use super::streams::of_stream;
+use super::work::Work;
+use crate::driver::{CuResult, abi};
 
 pub(super) unsafe extern "C" fn stream_create_with_priority(
     stream: *mut CUstream,
     flags: c_uint,
-    _priority: c_int,
+    priority: c_int,
 ) -> CuResult {
-    entry(|| {
+    entry("cuStreamCreateWithPriority", || {
         on_current("cuStreamCreateWithPriority", |state| {
             let blocking = match flags {
                 abi::CU_STREAM_DEFAULT => true,
@@ -25,7 +28,10 @@ pub(super) unsafe extern "C" fn stream_create_with_priority(
                 other => return Err(Failure::invalid(format!("no stream flags {other}"))),
             };
             let serial = state.serial();
-            state.streams.insert(serial, Stream::new(blocking));
+            let priority = priority.clamp(limits::HIGHEST_PRIORITY, limits::LOWEST_PRIORITY);
+            state
+                .streams
+                .insert(serial, Stream::new(blocking, priority));
             let raw = registry::handle(Kind::Stream, state.ordinal, serial);
             // SAFETY: the caller passes null or a valid pointer.
             unsafe { write(stream, raw as CUstream, "the stream") }
@@ -34,7 +40,7 @@ pub(super) unsafe extern "C" fn stream_create_with_priority(
 }
 
 pub(super) unsafe extern "C" fn stream_destroy(stream: CUstream) -> CuResult {
-    entry(|| {
+    entry("cuStreamDestroy", || {
         let (device, serial) = named(stream as u64, Kind::Stream, "stream")?;
         give_back("cuStreamDestroy", &device, |state| {
             if state.capture_status(serial)?.is_some() {
@@ -48,24 +54,30 @@ pub(super) unsafe extern "C" fn stream_destroy(stream: CUstream) -> CuResult {
 }
 
 pub(super) unsafe extern "C" fn stream_synchronize(stream: CUstream) -> CuResult {
-    entry(|| {
+    entry("cuStreamSynchronize", || {
         let (device, stream) = of_stream(stream)?;
-        on_device("cuStreamSynchronize", &device, |state| {
-            state.refuse_wait(stream)?;
-            state.drain_stream(stream);
-            state.alive()
-        })
+        wait(
+            "cuStreamSynchronize",
+            &device,
+            |state| state.refuse_wait(stream),
+            |state| Ok(state.drain_stream(stream)),
+        )
     })
 }
 
 /// A query runs the stream: work whose completion somebody polls for must make progress.
 pub(super) unsafe extern "C" fn stream_query(stream: CUstream) -> CuResult {
-    entry(|| {
+    entry("cuStreamQuery", || {
         let (device, stream) = of_stream(stream)?;
         on_device("cuStreamQuery", &device, |state| {
             state.refuse_wait(stream)?;
-            state.drain_stream(stream);
-            state.alive()
+            let done = state.drain_stream(stream);
+            state.alive()?;
+            if done {
+                Ok(())
+            } else {
+                Err(CuResult::NOT_READY.into())
+            }
         })
     })
 }
@@ -75,14 +87,29 @@ pub(super) unsafe extern "C" fn stream_wait_event(
     event: CUevent,
     _flags: c_uint,
 ) -> CuResult {
-    entry(|| {
+    entry("cuStreamWaitEvent", || {
         let (device, stream) = of_stream(stream)?;
         let (owner, event) = named(event as u64, Kind::Event, "event")?;
         if owner.ordinal != device.ordinal {
-            return Err(Failure::new(
-                CuResult::NOT_SUPPORTED,
-                "waiting for another device's event is not emulated",
-            ));
+            let foreign = match owner.lock().events.get(&event) {
+                None => return Err(Failure::handle("event")),
+                Some(Event::New) => return Ok(()),
+                Some(&Event::Recorded { stream, ticket, .. }) => Foreign {
+                    ordinal: owner.ordinal,
+                    stream,
+                    ticket,
+                },
+                Some(Event::Captured { .. }) => {
+                    return Err(Failure::new(
+                        CuResult::NOT_SUPPORTED,
+                        "a capture that spans two devices is not emulated",
+                    ));
+                }
+            };
+            return on_device("cuStreamWaitEvent", &device, |state| {
+                state.refuse_wait_outside(stream)?;
+                state.enqueue_behind(stream, Work::Wait, Vec::new(), vec![foreign])
+            });
         }
         on_device("cuStreamWaitEvent", &device, |state| {
             state.wait_event(stream, event)
@@ -91,16 +118,11 @@ pub(super) unsafe extern "C" fn stream_wait_event(
 }
 
 pub(super) unsafe extern "C" fn stream_begin_capture(stream: CUstream, mode: c_uint) -> CuResult {
-    entry(|| {
+    entry("cuStreamBeginCapture", || {
         let (device, stream) = of_stream(stream)?;
-        let mode = match mode {
-            abi::CU_STREAM_CAPTURE_MODE_GLOBAL => CaptureMode::Global,
-            abi::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL => CaptureMode::ThreadLocal,
-            abi::CU_STREAM_CAPTURE_MODE_RELAXED => CaptureMode::Relaxed,
-            other => return Err(Failure::invalid(format!("no capture mode {other}"))),
-        };
+        let mode = mode_of(mode)?;
         on_device("cuStreamBeginCapture", &device, |state| {
-            state.begin_capture(stream, mode)
+            state.begin_capture(stream, mode, None)
         })
     })
 }
@@ -109,13 +131,13 @@ pub(super) unsafe extern "C" fn stream_end_capture(
     stream: CUstream,
     graph: *mut CUgraph,
 ) -> CuResult {
-    entry(|| {
+    entry("cuStreamEndCapture", || {
         let (device, stream) = of_stream(stream)?;
         on_device("cuStreamEndCapture", &device, |state| {
             // SAFETY: the caller passes null or a valid pointer.
             unsafe { write(graph, std::ptr::null_mut(), "the graph") }?;
-            let nodes = state.end_capture(stream)?;
-            let raw = state.add_graph(nodes);
+            let ended = state.end_capture(stream)?;
+            let raw = state.graph_handle(ended);
             // SAFETY: the pointer was checked above.
             unsafe { write(graph, raw as CUgraph, "the graph") }
         })
@@ -126,7 +148,7 @@ pub(super) unsafe extern "C" fn stream_is_capturing(
     stream: CUstream,
     status: *mut c_uint,
 ) -> CuResult {
-    entry(|| {
+    entry("cuStreamIsCapturing", || {
         let (device, stream) = of_stream(stream)?;
         on_device("cuStreamIsCapturing", &device, |state| {
             if stream == LEGACY && state.implicit_captures().next().is_some() {
@@ -146,10 +168,20 @@ pub(super) unsafe extern "C" fn stream_is_capturing(
     })
 }
 
-pub(super) unsafe extern "C" fn event_create(event: *mut CUevent, _flags: c_uint) -> CuResult {
-    entry(|| {
+pub(super) unsafe extern "C" fn event_create(event: *mut CUevent, flags: c_uint) -> CuResult {
+    entry("cuEventCreate", || {
+        let known =
+            abi::CU_EVENT_BLOCKING_SYNC | abi::CU_EVENT_DISABLE_TIMING | abi::CU_EVENT_INTERPROCESS;
+        let shared_and_timed =
+            flags & abi::CU_EVENT_INTERPROCESS != 0 && flags & abi::CU_EVENT_DISABLE_TIMING == 0;
+        if flags & !known != 0 || shared_and_timed {
+            return Err(Failure::invalid(format!("no event flags {flags:#x}")));
+        }
         on_current("cuEventCreate", |state| {
             let serial = state.serial();
+            if flags & abi::CU_EVENT_DISABLE_TIMING != 0 {
+                state.untimed_events.insert(serial);
+            }
             state.events.insert(serial, Event::New);
             let raw = registry::handle(Kind::Event, state.ordinal, serial);
             // SAFETY: the caller passes null or a valid pointer.
@@ -159,9 +191,10 @@ pub(super) unsafe extern "C" fn event_create(event: *mut CUevent, _flags: c_uint
 }
 
 pub(super) unsafe extern "C" fn event_destroy(event: CUevent) -> CuResult {
-    entry(|| {
+    entry("cuEventDestroy", || {
         let (device, serial) = named(event as u64, Kind::Event, "event")?;
         give_back("cuEventDestroy", &device, |state| {
+            state.untimed_events.remove(&serial);
             let removed = state.events.remove(&serial);
             removed.map(|_| ()).ok_or_else(|| Failure::handle("event"))
         })
@@ -169,7 +202,7 @@ pub(super) unsafe extern "C" fn event_destroy(event: CUevent) -> CuResult {
 }
 
 pub(super) unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CuResult {
-    entry(|| {
+    entry("cuEventRecord", || {
         let (device, stream) = of_stream(stream)?;
         let (owner, event) = named(event as u64, Kind::Event, "event")?;
         if owner.ordinal != device.ordinal {
@@ -185,19 +218,21 @@ pub(super) unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -
 }
 
 pub(super) unsafe extern "C" fn event_synchronize(event: CUevent) -> CuResult {
-    entry(|| {
+    entry("cuEventSynchronize", || {
         let (device, event) = named(event as u64, Kind::Event, "event")?;
         refuse_unsafe_call("cuEventSynchronize")?;
-        on_device("cuEventSynchronize", &device, |state| {
-            state.refuse_captured_event(event)?;
-            state.event_complete(event, true).map(|_| ())
-        })
+        wait(
+            "cuEventSynchronize",
+            &device,
+            |state| state.refuse_captured_event(event),
+            |state| state.event_complete(event, true),
+        )
     })
 }
 
 /// Answers "not ready" once before it runs what the event waits for, so that callers must cope with both.
 pub(super) unsafe extern "C" fn event_query(event: CUevent) -> CuResult {
-    entry(|| {
+    entry("cuEventQuery", || {
         let (device, event) = named(event as u64, Kind::Event, "event")?;
         refuse_unsafe_call("cuEventQuery")?;
         on_device("cuEventQuery", &device, |state| {
@@ -216,11 +251,15 @@ pub(super) unsafe extern "C" fn event_elapsed_time(
     start: CUevent,
     end: CUevent,
 ) -> CuResult {
-    entry(|| {
+    entry("cuEventElapsedTime", || {
         let (device, start) = named(start as u64, Kind::Event, "event")?;
         let (_, end) = named(end as u64, Kind::Event, "event")?;
         on_device("cuEventElapsedTime", &device, |state| {
             let time = |event: u64| match state.events.get(&event) {
+                _ if state.untimed_events.contains(&event) => Err(Failure::new(
+                    CuResult::INVALID_HANDLE,
+                    "the event was created without timing",
+                )),
                 Some(Event::Recorded { time_us, .. }) => {
                     time_us.ok_or_else(|| Failure::from(CuResult::NOT_READY))
                 }

@@ -1,10 +1,12 @@
 //! Entry points of virtual memory management.
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::Arc;
 
 use cuda_driver_sys::CUdeviceptr;
 
+use super::arguments::{In, Out, calls};
 use super::capture::refuse_unsafe_call;
 use super::device_calls::of_device;
 use super::entry::{entry, give_back, named, on_current, on_device, write};
@@ -12,7 +14,7 @@ use super::failure::Failure;
 use super::registry::{self, EmulatedDevice, Kind};
 use crate::driver::CuResult;
 use crate::driver::abi::{
-    self, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    self, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
 };
 
 /// The device whose window holds an address.
@@ -48,7 +50,7 @@ pub(super) unsafe extern "C" fn mem_get_allocation_granularity(
     properties: *const CUmemAllocationProp,
     option: c_uint,
 ) -> CuResult {
-    entry(|| {
+    entry("cuMemGetAllocationGranularity", || {
         // SAFETY: the caller passes null or a valid pointer.
         let device = unsafe { of_properties(properties) }?;
         if option > abi::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
@@ -67,7 +69,7 @@ pub(super) unsafe extern "C" fn mem_address_reserve(
     _hint: CUdeviceptr,
     flags: u64,
 ) -> CuResult {
-    entry(|| {
+    entry("cuMemAddressReserve", || {
         if flags != 0 {
             return Err(Failure::invalid("the flags must be 0"));
         }
@@ -80,7 +82,7 @@ pub(super) unsafe extern "C" fn mem_address_reserve(
 }
 
 pub(super) unsafe extern "C" fn mem_address_free(pointer: CUdeviceptr, bytes: usize) -> CuResult {
-    entry(|| {
+    entry("cuMemAddressFree", || {
         give_back("cuMemAddressFree", &*of_address(pointer)?, |state| {
             Ok(state.memory()?.free(pointer, bytes as u64)?)
         })
@@ -93,13 +95,21 @@ pub(super) unsafe extern "C" fn mem_create(
     properties: *const CUmemAllocationProp,
     flags: u64,
 ) -> CuResult {
-    entry(|| {
+    entry("cuMemCreate", || {
         refuse_unsafe_call("cuMemCreate")?;
         // SAFETY: the caller passes null or a valid pointer.
         let device = unsafe { of_properties(properties) }?;
         on_device("cuMemCreate", &device, |state| {
             if flags != 0 {
                 return Err(Failure::invalid("the flags must be 0"));
+            }
+            // SAFETY: `of_properties` has read them, so they are there.
+            let shared = unsafe { properties.read() }.requestedHandleTypes;
+            if shared & !abi::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
+                return Err(Failure::new(
+                    CuResult::NOT_SUPPORTED,
+                    format!("memory cannot be shared by handles of kind {shared:#x}"),
+                ));
             }
             let grain = state.profile.granularity_bytes;
             if bytes == 0 || !(bytes as u64).is_multiple_of(grain) {
@@ -110,10 +120,12 @@ pub(super) unsafe extern "C" fn mem_create(
             state.room_for(bytes as u64, "the allocation")?;
             let serial = state.serial();
             let limit = state.poison_limit_bytes();
-            state
-                .memory()?
-                .physical
-                .create(serial, bytes as u64, limit)?;
+            let physical = &mut state.memory()?.physical;
+            if shared == 0 {
+                physical.create(serial, bytes as u64, limit)?;
+            } else {
+                physical.create_shared(serial, bytes as u64)?;
+            }
             state.note_peak();
             let raw = registry::handle(Kind::Physical, device.ordinal, serial);
             // SAFETY: the caller passes null or a valid pointer.
@@ -123,7 +135,7 @@ pub(super) unsafe extern "C" fn mem_create(
 }
 
 pub(super) unsafe extern "C" fn mem_release(handle: CUmemGenericAllocationHandle) -> CuResult {
-    entry(|| {
+    entry("cuMemRelease", || {
         let (device, serial) = named(handle, Kind::Physical, "physical allocation")?;
         give_back("cuMemRelease", &device, |state| {
             Ok(state.memory()?.release(serial)?)
@@ -138,13 +150,13 @@ pub(super) unsafe extern "C" fn mem_map(
     handle: CUmemGenericAllocationHandle,
     flags: u64,
 ) -> CuResult {
-    entry(|| {
+    entry("cuMemMap", || {
         refuse_unsafe_call("cuMemMap")?;
         let device = of_address(pointer)?;
         let (owner, serial) = named(handle, Kind::Physical, "physical allocation")?;
         on_device("cuMemMap", &device, |state| {
-            if offset != 0 || flags != 0 {
-                return Err(Failure::invalid("the offset and the flags must be 0"));
+            if flags != 0 {
+                return Err(Failure::invalid("the flags must be 0"));
             }
             if owner.ordinal != device.ordinal {
                 return Err(Failure::new(
@@ -152,13 +164,15 @@ pub(super) unsafe extern "C" fn mem_map(
                     "mapping another device's memory is not emulated",
                 ));
             }
-            Ok(state.memory()?.map(pointer, bytes as u64, serial)?)
+            Ok(state
+                .memory()?
+                .map(pointer, bytes as u64, offset as u64, serial)?)
         })
     })
 }
 
 pub(super) unsafe extern "C" fn mem_unmap(pointer: CUdeviceptr, bytes: usize) -> CuResult {
-    entry(|| {
+    entry("cuMemUnmap", || {
         refuse_unsafe_call("cuMemUnmap")?;
         // Queued work is not run first: work that still touches the range then faults, as it would on
         // hardware when the timing is bad.
@@ -174,25 +188,27 @@ pub(super) unsafe extern "C" fn mem_set_access(
     descriptions: *const CUmemAccessDesc,
     count: usize,
 ) -> CuResult {
-    entry(|| {
+    entry("cuMemSetAccess", || {
         let device = of_address(pointer)?;
         on_device("cuMemSetAccess", &device, |state| {
-            if descriptions.is_null() || count != 1 {
-                return Err(Failure::new(
-                    CuResult::NOT_SUPPORTED,
-                    "exactly one access description is emulated",
-                ));
-            }
-            // SAFETY: the caller passes an array of `count` descriptions, and that is 1.
-            let description = unsafe { descriptions.read() };
-            if description.location.type_ != abi::CU_MEM_LOCATION_TYPE_DEVICE
-                || description.location.id != device.ordinal as i32
-            {
-                return Err(Failure::new(
-                    CuResult::NOT_SUPPORTED,
-                    "access by another device is not emulated",
-                ));
-            }
+            // A peer reaches the memory once its context has enabled access; rights are the owner's.
+            let own = In::of(descriptions)
+                .list(count, "the descriptions")?
+                .into_iter()
+                .filter(|description| {
+                    description.location.type_ == abi::CU_MEM_LOCATION_TYPE_DEVICE
+                })
+                .find(|description| description.location.id == device.ordinal as i32);
+            let Some(description) = own else {
+                return if count == 0 {
+                    Err(Failure::invalid("there is no access description"))
+                } else {
+                    Err(Failure::new(
+                        CuResult::NOT_SUPPORTED,
+                        "access by other devices or the host alone is not emulated",
+                    ))
+                };
+            };
             let (read, write) = match description.flags {
                 abi::CU_MEM_ACCESS_FLAGS_PROT_NONE => (false, false),
                 abi::CU_MEM_ACCESS_FLAGS_PROT_READ => (true, false),
@@ -204,4 +220,107 @@ pub(super) unsafe extern "C" fn mem_set_access(
                 .set_access(pointer, bytes as u64, read, write)?)
         })
     })
+}
+
+/// Refuses kinds of handles that are not emulated.
+fn descriptor_kind(kind: c_uint) -> Result<(), Failure> {
+    if kind == abi::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+        return Ok(());
+    }
+    Err(Failure::new(
+        CuResult::NOT_SUPPORTED,
+        format!("handles of kind {kind:#x} are not emulated"),
+    ))
+}
+
+calls! {
+    "cuMemExportToShareableHandle" fn mem_export(handle_out: Out<c_int>, handle: u64, kind: c_uint, flags: u64) {
+        descriptor_kind(kind)?;
+        if flags != 0 {
+            return Err(Failure::invalid("the flags must be 0"));
+        }
+        handle_out.required("the descriptor")?;
+        let (device, serial) = named(handle, Kind::Physical, "physical allocation")?;
+        on_device(CALL, &device, |state| {
+            let Some(file) = state.memory()?.physical.shared_file(serial)? else {
+                return Err(Failure::invalid("the memory was not created to be shared"));
+            };
+            let copy = file.try_clone().map_err(|error| {
+                Failure::new(CuResult::OPERATING_SYSTEM, format!("the descriptor cannot be copied: {error}"))
+            })?;
+            handle_out.put(copy.into_raw_fd(), "the descriptor")
+        })
+    }
+
+    /// The descriptor is passed as the pointer's value and stays the caller's.
+    "cuMemImportFromShareableHandle" fn mem_import(handle: Out<u64>, descriptor: usize, kind: c_uint) {
+        descriptor_kind(kind)?;
+        handle.required("the handle")?;
+        let fd = c_int::try_from(descriptor).map_err(|_| Failure::invalid("the handle is no file descriptor"))?;
+        // SAFETY: asks about a descriptor, whatever it is.
+        if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return Err(Failure::invalid(format!("{fd} is no open file descriptor")));
+        }
+        // SAFETY: the descriptor is open, and the caller keeps it open during the call.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        debug_assert_eq!(borrowed.as_raw_fd(), fd);
+        on_current(CALL, |state| {
+            let serial = state.serial();
+            let ordinal = state.ordinal;
+            let serial = state.memory()?.physical.import(serial, borrowed)?;
+            state.note_peak();
+            handle.put(registry::handle(Kind::Physical, ordinal, serial), "the handle")
+        })
+    }
+
+    "cuMemRetainAllocationHandle" fn mem_retain_allocation_handle(handle: Out<u64>, address: u64) {
+        handle.required("the handle")?;
+        let device = of_address(address)?;
+        on_device(CALL, &device, |state| {
+            // What cuMemAlloc gave has no handle.
+            if state.allocation_at(address).is_some() {
+                return Err(Failure::invalid(format!("{address:#x} was not mapped with cuMemMap")));
+            }
+            let memory = state.memory()?;
+            let serial = memory
+                .allocation_at(address)
+                .ok_or_else(|| Failure::invalid(format!("nothing is mapped at {address:#x}")))?;
+            memory.physical.retain(serial)?;
+            handle.put(registry::handle(Kind::Physical, device.ordinal, serial), "the handle")
+        })
+    }
+
+    "cuMemGetAllocationPropertiesFromHandle" fn mem_get_allocation_properties(
+        properties: Out<CUmemAllocationProp>, handle: u64,
+    ) {
+        let (device, serial) = named(handle, Kind::Physical, "physical allocation")?;
+        on_device(CALL, &device, |state| {
+            let shared = state.memory()?.physical.shared_file(serial)?.is_some();
+            // SAFETY: a structure of integers and pointers, for which all zeros are valid.
+            let mut known: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+            known.type_ = abi::CU_MEM_ALLOCATION_TYPE_PINNED;
+            known.location.type_ = abi::CU_MEM_LOCATION_TYPE_DEVICE;
+            known.location.id = device.ordinal as c_int;
+            if shared {
+                known.requestedHandleTypes = abi::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+            }
+            properties.put(known, "the properties")
+        })
+    }
+
+    "cuMemGetAccess" fn mem_get_access(flags: Out<u64>, location: In<CUmemLocation>, address: u64) {
+        let location = location.get("the location")?;
+        let device = of_address(address)?;
+        let asks_own = location.type_ == abi::CU_MEM_LOCATION_TYPE_DEVICE
+            && location.id == device.ordinal as c_int;
+        on_device(CALL, &device, |state| {
+            let known = match state.memory()?.access_at(address) {
+                None => return Err(Failure::invalid(format!("nothing is mapped at {address:#x}"))),
+                Some((true, true)) if asks_own => abi::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                Some((true, false)) if asks_own => abi::CU_MEM_ACCESS_FLAGS_PROT_READ,
+                Some(_) => abi::CU_MEM_ACCESS_FLAGS_PROT_NONE,
+            };
+            flags.put(u64::from(known), "the flags")
+        })
+    }
 }

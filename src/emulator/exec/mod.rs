@@ -213,6 +213,14 @@ impl ModuleCode {
             .find(|(n, ..)| n == name)
             .map(|&(_, address, bytes)| (address, bytes))
     }
+
+    /// Address and bytes of the module-scope variable that holds an address.
+    #[must_use]
+    pub fn global_at(&self, address: u64) -> Option<(u64, u64)> {
+        let holds = |&&(_, begin, bytes): &&(String, u64, u64)| address.wrapping_sub(begin) < bytes;
+        let found = self.globals.iter().find(holds);
+        found.map(|&(_, begin, bytes)| (begin, bytes))
+    }
 }
 
 /// One kernel launch.

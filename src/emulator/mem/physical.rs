@@ -4,21 +4,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 
 /// Bytes written at once when poisoning.
 const POISON_CHUNK: usize = 1 << 20;
 
-/// One allocation: a range of the file.
-#[derive(Clone, Copy, Debug)]
+/// One allocation: a range of the device's file, or a file of its own where others may share it.
+#[derive(Clone, Debug)]
 struct Allocation {
     offset: u64,
     bytes: u64,
     poisoned: bool,
     /// Pieces mapped somewhere.
     mappings: u32,
-    /// The handle was given back; the range lives on while it is mapped.
-    released: bool,
+    /// Handles that are held; the memory lives on while it is mapped.
+    handles: u32,
+    own_file: Option<Arc<File>>,
 }
 
 /// Why physical memory could not be had.
@@ -34,6 +36,17 @@ impl From<io::Error> for PhysicalError {
     fn from(error: io::Error) -> Self {
         PhysicalError::Host(error)
     }
+}
+
+/// A file that is nothing but memory.
+fn memory_file() -> io::Result<File> {
+    // SAFETY: the name is a NUL-terminated string.
+    let fd = unsafe { libc::memfd_create(c"neap-device".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// All physical memory of a device. Ranges are handed out lowest first, so that allocations made one
@@ -53,14 +66,8 @@ pub(crate) struct Physical {
 
 impl Physical {
     pub(crate) fn new() -> io::Result<Physical> {
-        // SAFETY: the name is a NUL-terminated string.
-        let fd = unsafe { libc::memfd_create(c"neap-device".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
         Ok(Physical {
-            // SAFETY: the descriptor is new and owned by nobody else.
-            file: unsafe { File::from_raw_fd(fd) },
+            file: memory_file()?,
             end_bytes: 0,
             free: BTreeMap::new(),
             allocations: HashMap::new(),
@@ -81,11 +88,78 @@ impl Physical {
 
     /// Allocations whose handle is not given back.
     pub(crate) fn held(&self) -> u64 {
-        self.allocations.values().filter(|a| !a.released).count() as u64
+        self.allocations.values().filter(|a| a.handles > 0).count() as u64
     }
 
-    pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// The file that holds an allocation.
+    pub(crate) fn file(&self, id: u64) -> BorrowedFd<'_> {
+        self.allocations
+            .get(&id)
+            .and_then(|allocation| allocation.own_file.as_deref())
+            .unwrap_or(&self.file)
+            .as_fd()
+    }
+
+    /// Takes `bytes` in a file of their own under the number `id`, so that others may share them.
+    pub(crate) fn create_shared(&mut self, id: u64, bytes: u64) -> Result<(), PhysicalError> {
+        let file = memory_file()?;
+        file.set_len(bytes)?;
+        self.add_shared(id, bytes, file);
+        Ok(())
+    }
+
+    /// Takes memory that is shared through a descriptor, under the number `id`, or gives the number that
+    /// it has here already.
+    pub(crate) fn import(&mut self, id: u64, fd: BorrowedFd<'_>) -> Result<u64, PhysicalError> {
+        let file = File::from(fd.try_clone_to_owned()?);
+        let metadata = file.metadata()?;
+        let same = |known: &File| {
+            known
+                .metadata()
+                .is_ok_and(|known| (known.dev(), known.ino()) == (metadata.dev(), metadata.ino()))
+        };
+        let known = self
+            .allocations
+            .iter_mut()
+            .find(|(_, allocation)| allocation.own_file.as_deref().is_some_and(same));
+        if let Some((&known, allocation)) = known {
+            allocation.handles += 1;
+            return Ok(known);
+        }
+        if metadata.len() == 0 || !metadata.is_file() {
+            return Err(PhysicalError::NoSuchAllocation);
+        }
+        self.add_shared(id, metadata.len(), file);
+        Ok(id)
+    }
+
+    fn add_shared(&mut self, id: u64, bytes: u64, file: File) {
+        let allocation = Allocation {
+            offset: 0,
+            bytes,
+            poisoned: false,
+            mappings: 0,
+            handles: 1,
+            own_file: Some(Arc::new(file)),
+        };
+        self.in_use_bytes += bytes;
+        self.allocations.insert(id, allocation);
+    }
+
+    /// The file of an allocation that others may share.
+    pub(crate) fn shared_file(&self, id: u64) -> Result<Option<Arc<File>>, PhysicalError> {
+        self.range(id)?;
+        Ok(self
+            .allocations
+            .get(&id)
+            .and_then(|allocation| allocation.own_file.clone()))
+    }
+
+    /// One more handle of memory that is held or mapped.
+    pub(crate) fn retain(&mut self, id: u64) -> Result<(), PhysicalError> {
+        let allocation = self.allocations.get_mut(&id);
+        allocation.ok_or(PhysicalError::NoSuchAllocation)?.handles += 1;
+        Ok(())
     }
 
     /// Takes `bytes` under the number `id`. It reads 0xFF where `poison_limit_bytes` of live poisoned
@@ -123,7 +197,8 @@ impl Physical {
             bytes,
             poisoned,
             mappings: 0,
-            released: false,
+            handles: 1,
+            own_file: None,
         };
         if poisoned && let Err(error) = self.fill(offset, bytes) {
             self.give_back(offset, bytes)?;
@@ -140,7 +215,7 @@ impl Physical {
     /// Size and file offset of a held allocation.
     pub(crate) fn range(&self, id: u64) -> Result<(u64, u64), PhysicalError> {
         match self.allocations.get(&id) {
-            Some(allocation) if !allocation.released => Ok((allocation.offset, allocation.bytes)),
+            Some(allocation) if allocation.handles > 0 => Ok((allocation.offset, allocation.bytes)),
             _ => Err(PhysicalError::NoSuchAllocation),
         }
     }
@@ -153,7 +228,7 @@ impl Physical {
     /// Gives the handle back; the memory goes when it is not mapped any more.
     pub(crate) fn release(&mut self, id: u64) -> Result<(), PhysicalError> {
         match self.allocations.get_mut(&id) {
-            Some(allocation) if !allocation.released => allocation.released = true,
+            Some(allocation) if allocation.handles > 0 => allocation.handles -= 1,
             _ => return Err(PhysicalError::NoSuchAllocation),
         }
         self.reclaim(id)
@@ -176,16 +251,21 @@ impl Physical {
 
     /// Frees the range when it is neither held nor mapped.
     fn reclaim(&mut self, id: u64) -> Result<(), PhysicalError> {
-        let Some(&allocation) = self.allocations.get(&id) else {
+        let Some(allocation) = self.allocations.get(&id) else {
             return Ok(());
         };
-        if !allocation.released || allocation.mappings > 0 {
+        if allocation.handles > 0 || allocation.mappings > 0 {
             return Ok(());
         }
-        self.allocations.remove(&id);
+        let Some(allocation) = self.allocations.remove(&id) else {
+            return Ok(());
+        };
         self.in_use_bytes -= allocation.bytes;
         if allocation.poisoned {
             self.poisoned_bytes -= allocation.bytes;
+        }
+        if allocation.own_file.is_some() {
+            return Ok(());
         }
         self.give_back(allocation.offset, allocation.bytes)
     }

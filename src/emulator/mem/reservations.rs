@@ -156,20 +156,27 @@ impl Memory {
         Ok(())
     }
 
-    /// Maps the first `bytes` of an allocation at `address`, without access.
+    /// Maps `bytes` of an allocation from `begin` on at `address`, without access.
     pub(crate) fn map(
         &mut self,
         address: u64,
         bytes: u64,
+        begin: u64,
         allocation: u64,
     ) -> Result<(), MapError> {
         let (offset, allocation_bytes) = self.physical.range(allocation)?;
+        if !begin.is_multiple_of(self.grain) {
+            return Err(self.not_a_multiple("the offset", begin));
+        }
         if bytes == 0 || !bytes.is_multiple_of(self.grain) {
             return Err(self.not_a_multiple("the mapping's bytes", bytes));
         }
-        if bytes > allocation_bytes {
+        if begin
+            .checked_add(bytes)
+            .is_none_or(|end| end > allocation_bytes)
+        {
             return Err(MapError::Invalid(format!(
-                "{bytes} bytes exceed the allocation of {allocation_bytes}"
+                "{bytes} bytes from {begin} exceed the allocation of {allocation_bytes}"
             )));
         }
         if !address.is_multiple_of(self.grain) {
@@ -179,14 +186,30 @@ impl Memory {
         if self.pieces_in(address, bytes).next().is_some() {
             return Err(MapError::AlreadyMapped);
         }
-        self.window
-            .map(address, bytes, self.physical.file(), offset)?;
+        self.window.map(
+            address,
+            bytes,
+            self.physical.file(allocation),
+            offset + begin,
+        )?;
         self.physical.add_mapping(allocation);
         self.pieces.insert(address, Piece { bytes, allocation });
         self.space
             .set(address, bytes, GranuleTable::RESERVED | Space::MAPPED);
-        self.shadow(|shadow| shadow.map(address, bytes, allocation, 0));
+        self.shadow(|shadow| shadow.map(address, bytes, allocation, begin));
         Ok(())
+    }
+
+    /// Base and bytes of the piece that is mapped around an address.
+    pub(crate) fn piece_at(&self, address: u64) -> Option<(u64, u64)> {
+        let (at, piece) = self.pieces_in(address, 1).next()?;
+        Some((at, piece.bytes))
+    }
+
+    /// The allocation that is mapped around an address.
+    pub(crate) fn allocation_at(&self, address: u64) -> Option<u64> {
+        let (_, piece) = self.pieces_in(address, 1).next()?;
+        Some(piece.allocation)
     }
 
     /// Unmaps whole pieces.
@@ -275,11 +298,21 @@ impl Memory {
 
     fn back(&mut self, id: u64, block: Block, poison_limit_bytes: u64) -> Result<(), MapError> {
         self.physical.create(id, block.bytes, poison_limit_bytes)?;
-        let mapped = self.map(block.address, block.bytes, id);
+        let mapped = self.map(block.address, block.bytes, 0, id);
         // From here on the mapping alone keeps the memory.
         self.physical.release(id)?;
         mapped?;
         self.set_access(block.address, block.bytes, true, true)
+    }
+
+    /// Rights of the piece that is mapped around an address: read, write.
+    pub(crate) fn access_at(&self, address: u64) -> Option<(bool, bool)> {
+        self.piece_at(address)?;
+        let flags = self.space.flags(address);
+        Some((
+            flags & GranuleTable::READ != 0,
+            flags & GranuleTable::WRITE != 0,
+        ))
     }
 
     /// Addresses of the pieces that cover the range exactly.

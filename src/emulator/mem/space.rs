@@ -1,19 +1,22 @@
 //! What may be accessed: the part of a device's memory that launches read.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::emulator::exec::{AccessError, DeviceMemory, GranuleTable};
 
 /// Addresses below this are null pointers with an offset.
 const NULL_BYTES: u64 = 4096;
 
-/// Access rights of a device's window and of the page-locked host memory that kernels may use.
+/// Page-locked host buffers, address to bytes: memory of the process, which all devices may use.
+/// Unlike device memory, checked to the byte.
+static PINNED: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
+
+/// Access rights of a device's window, and the peers whose memory its kernels may use.
 #[derive(Debug)]
 pub(crate) struct Space {
     table: GranuleTable,
-    /// Page-locked host buffers: address to bytes. Unlike device memory, checked to the byte.
-    pinned: RwLock<BTreeMap<u64, u64>>,
+    peers: RwLock<Vec<Arc<Space>>>,
 }
 
 impl Space {
@@ -27,12 +30,17 @@ impl Space {
                 granularity_bytes.trailing_zeros(),
                 (bytes / granularity_bytes) as usize,
             ),
-            pinned: RwLock::default(),
+            peers: RwLock::default(),
         }
     }
 
     pub(crate) fn set(&self, address: u64, bytes: u64, flags: u8) {
         self.table.set(address, bytes, flags);
+    }
+
+    /// Flags of the grain around an address.
+    pub(crate) fn flags(&self, address: u64) -> u8 {
+        self.table.get(address)
     }
 
     /// True where the address lies in the device's window.
@@ -42,7 +50,7 @@ impl Space {
     }
 
     pub(crate) fn add_pinned(&self, address: u64, bytes: u64) {
-        self.pinned
+        PINNED
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(address, bytes);
@@ -50,10 +58,38 @@ impl Space {
 
     /// Bytes of the buffer that began at `address`, if there was one.
     pub(crate) fn remove_pinned(&self, address: u64) -> Option<u64> {
-        self.pinned
+        PINNED
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&address)
+    }
+
+    /// True where page-locked memory holds part of the range.
+    pub(crate) fn overlaps_pinned(&self, address: u64, bytes: u64) -> bool {
+        let pinned = PINNED.read().unwrap_or_else(PoisonError::into_inner);
+        let end = address.saturating_add(bytes);
+        pinned
+            .range(..end)
+            .next_back()
+            .is_some_and(|(&base, &len)| base + len > address)
+    }
+
+    /// Lets kernels of this device use another's memory, or no longer.
+    pub(crate) fn set_peer(&self, peer: &Arc<Space>, enabled: bool) {
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|known| !Arc::ptr_eq(known, peer));
+        if enabled {
+            peers.push(Arc::clone(peer));
+        }
+    }
+
+    /// Checks a range that lies outside of the window: a peer's memory, or page-locked host memory.
+    fn check_outside(&self, address: u64, bytes: u64, write: bool) -> Result<(), AccessError> {
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        match peers.iter().find(|peer| peer.contains(address)) {
+            Some(peer) => peer.check(address, bytes, write),
+            None => self.check_pinned(address, bytes),
+        }
     }
 
     /// True where the whole range lies in one page-locked buffer.
@@ -62,7 +98,7 @@ impl Space {
     }
 
     fn check_pinned(&self, address: u64, bytes: u64) -> Result<(), AccessError> {
-        let pinned = self.pinned.read().unwrap_or_else(PoisonError::into_inner);
+        let pinned = PINNED.read().unwrap_or_else(PoisonError::into_inner);
         match pinned.range(..=address).next_back() {
             Some((&base, &len)) if address - base < len => {
                 if bytes <= len - (address - base) {
@@ -85,7 +121,7 @@ impl DeviceMemory for Space {
             return Err(AccessError::Null);
         }
         if !self.contains(address) {
-            return self.check_pinned(address, bytes);
+            return self.check_outside(address, bytes, write);
         }
         let Some(last) = address.checked_add(bytes - 1) else {
             return Err(AccessError::PastEnd);
