@@ -60,6 +60,59 @@ fn a_missing_barrier() {
     );
 }
 
+/// Warp 0 writes a word a lane and arrives at an mbarrier; warp 1 waits for it and reads.
+#[test]
+fn an_mbarrier_that_is_not_waited_for() {
+    let body = "
+mov.u32 %r0, s;
+shl.b32 %r1, %t, 2;
+add.u32 %r2, %r0, %r1;
+setp.ne.u32 %p1, %t, 0;
+@%p1 bra READY;
+mbarrier.init.shared.b64 [%r0], 32;
+READY:
+bar.sync 0;
+setp.ge.u32 %p2, %t, 32;
+@%p2 bra CONSUME;
+st.shared.u32 [%r2+256], %t;
+mbarrier.arrive.shared.b64 %rd1, [%r0];
+ret;
+CONSUME:
+GAP
+ld.shared.u32 %r5, [%r2+128];
+st.global.u32 [%y], %r5;";
+    let wait = "W: mbarrier.try_wait.parity.shared.b64 %p3, [%r0], 0; @!%p3 bra W;";
+    pair(
+        CheckKind::SharedRace,
+        2,
+        64,
+        body,
+        wait,
+        "bar.warp.sync -1;",
+    );
+}
+
+/// A bulk copy fills shared memory that every warp reads once it has waited.
+#[test]
+fn a_bulk_copy_that_is_not_waited_for() {
+    let body = "
+mov.u32 %r0, s;
+shl.b32 %r1, %t, 2;
+add.u32 %r2, %r0, %r1;
+setp.ne.u32 %p1, %t, 0;
+@%p1 bra READY;
+mbarrier.init.shared.b64 [%r0], 1;
+mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r0], 256;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0+256], [%x0], 256, [%r0];
+READY:
+bar.sync 0;
+GAP
+ld.shared.u32 %r5, [%r2+256];
+st.global.u32 [%y], %r5;";
+    let wait = "W: mbarrier.try_wait.parity.shared.b64 %p3, [%r0], 0; @!%p3 bra W;";
+    pair(CheckKind::UninitialisedShared, 2, 64, body, wait, "");
+}
+
 #[test]
 fn a_missing_second_barrier() {
     let body = format!("{EXCHANGE}\nSECOND\nst.shared.u32 [%r2], %r5;")

@@ -82,6 +82,25 @@ fn hints_and_orderings_change_nothing() {
 }
 
 #[test]
+fn asynchronous_copies_may_ignore_their_source() {
+    let mut memory = Memory::new(8192);
+    let from = memory.put(&(100..132u32).collect::<Vec<_>>());
+    let out = memory.alloc(128);
+    let params = [from, out];
+    let body = "ld.param.u64 %rd1, [p0]; ld.param.u64 %rd2, [p1]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;\n\
+        mov.u32 %r2, dyn; shl.b32 %r3, %r1, 2; add.u32 %r2, %r2, %r3; setp.gt.u32 %p1, %r1, 20; mov.u64 %rd9, 0;\n\
+        cp.async.ca.shared.global.L2::cache_hint.L2::128B [%r2], [%rd1], 4, %p1, %rd9; cp.async.wait_all; ld.shared.u32 %r4, [%r2]; st.global.u32 [%rd2], %r4;";
+    let how = Launch {
+        shared: 128,
+        params: &params,
+        ..Launch::default()
+    };
+    run_body(&mut memory, body, &how).unwrap();
+    let want: Vec<u32> = (0..32).map(|i| if i > 20 { 0 } else { 100 + i }).collect();
+    assert_eq!(memory.get::<u32>(out, 32), want);
+}
+
+#[test]
 fn bytes_are_packed_and_unpacked() {
     let mut memory = Memory::new(8192);
     let data = memory.put(&[0x4433_2211u32, 0]);

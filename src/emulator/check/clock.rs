@@ -5,6 +5,8 @@
 //! when `b`'s clock has `a` at `e` or more. Epochs go on counting from block to block, so that what an earlier block left in
 //! a shadow reads as "not of this block" without being cleared.
 
+use std::collections::HashMap;
+
 /// Barriers a block has.
 const BARRIERS: usize = 16;
 
@@ -16,6 +18,8 @@ pub(crate) struct Clocks {
     of_warp: Vec<u32>,
     /// `[barrier][warp]`: what has arrived.
     of_barrier: Vec<u32>,
+    /// What has been released through each mbarrier, by its offset in shared memory.
+    of_mbarrier: HashMap<u32, Vec<u32>>,
     /// First epoch of the present block.
     base: u32,
 }
@@ -26,6 +30,7 @@ impl Clocks {
             warps,
             of_warp: vec![0; warps * warps],
             of_barrier: vec![0; BARRIERS * warps],
+            of_mbarrier: HashMap::new(),
             base: 0,
         }
     }
@@ -37,6 +42,7 @@ impl Clocks {
         self.base = if wrapped { 1 } else { highest + 1 };
         self.of_warp.fill(self.base - 1);
         self.of_barrier.fill(0);
+        self.of_mbarrier.clear();
         for warp in 0..self.warps {
             self.of_warp[warp * self.warps + warp] = self.base;
         }
@@ -76,6 +82,28 @@ impl Clocks {
         for other in 0..self.warps {
             let known = &mut self.of_warp[warp * self.warps + other];
             *known = (*known).max(self.of_barrier[barrier * self.warps + other]);
+        }
+    }
+
+    /// A warp arrives at an mbarrier, or brings data that it completes.
+    pub(crate) fn release(&mut self, mbarrier: u32, warp: usize) {
+        let clock = &self.of_warp[warp * self.warps..(warp + 1) * self.warps];
+        let released = self.of_mbarrier.entry(mbarrier).or_default();
+        released.resize(clock.len(), 0);
+        for (released, known) in released.iter_mut().zip(clock) {
+            *released = (*released).max(*known);
+        }
+        self.advance(warp);
+    }
+
+    /// A warp has found a phase of an mbarrier complete. What was released for a later phase counts as well, so that a race
+    /// between phases may go unseen.
+    pub(crate) fn acquire(&mut self, mbarrier: u32, warp: usize) {
+        if let Some(released) = self.of_mbarrier.get(&mbarrier) {
+            let clock = &mut self.of_warp[warp * self.warps..(warp + 1) * self.warps];
+            for (known, released) in clock.iter_mut().zip(released) {
+                *known = (*known).max(*released);
+            }
         }
     }
 

@@ -170,11 +170,16 @@ impl Op for Wait {
 impl Warp {
     /// Performs all copies that have been issued.
     pub(super) fn finish_async_copies(&mut self) {
-        let queue = &mut self.queue;
-        queue.groups.clear();
-        for copy in queue.copies.drain(..) {
+        self.queue.groups.clear();
+        for copy in std::mem::take(&mut self.queue.copies) {
             // SAFETY: both sides were checked at issue, and device memory stays mapped during the launch.
             unsafe { perform(&copy) };
+            if !self.watch.is_null() {
+                // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler
+                // runs.
+                let watch = unsafe { &mut *self.watch };
+                watch.async_complete(self, copy.mask, &copy.target, copy.bytes);
+            }
         }
     }
 }

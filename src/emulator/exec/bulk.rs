@@ -127,8 +127,27 @@ impl Warp {
 
     /// Performs the transfers that complete on the barrier at a host address.
     pub(super) fn finish_transfers(&mut self, barrier: u64) {
-        self.bulk()
-            .perform(|c| matches!(c, Completion::Barrier { address, .. } if *address == barrier));
+        let due = |c: &Completion| matches!(c, Completion::Barrier { address, .. } if *address == barrier);
+        if !self.watch.is_null() {
+            let written: Vec<(u64, u64)> = self
+                .bulk()
+                .transfers
+                .iter()
+                .filter(|transfer| due(&transfer.completion))
+                .flat_map(|transfer| transfer.pieces.iter().map(|p| (p.target, p.bytes)))
+                .collect();
+            let (shared, limit) = (self.shared as u64, u64::from(self.shared_bytes));
+            let inside = |at: u64| at.wrapping_sub(shared) < limit;
+            // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+            let watch = unsafe { &mut *self.watch };
+            for &(target, bytes) in written.iter().filter(|(target, _)| inside(*target)) {
+                watch.bulk_written(self, (target - shared) as u32, bytes as u32);
+            }
+            if !written.is_empty() {
+                watch.release((barrier - shared) as u32, self.index);
+            }
+        }
+        self.bulk().perform(due);
     }
 }
 

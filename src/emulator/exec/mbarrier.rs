@@ -4,10 +4,11 @@
 //! every phase (20 to 39), bytes still to come in two's complement (40 to 60), the phase's parity (61), and a mark (62 and
 //! 63, `01`) that neither zeros nor poison carry. A state that `arrive` returns is the word as it was before.
 
-use super::access::prepare;
+use super::access::{prepare, space};
 use super::fault::Fault;
 use super::op::{Op, plain_handler};
 use super::warp::{Handler, Ins, LANES, Stop, Warp};
+use crate::emulator::check::shared::Access;
 
 const COUNT_BITS: u32 = 20;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
@@ -154,6 +155,14 @@ impl Op for Mbarrier {
             return std::ptr::null();
         };
         warp.counters.shared_requests += 1;
+        if warp.count_memory {
+            let access = if matches!(action, Action::Init | Action::Invalidate) {
+                Access::Write
+            } else {
+                Access::Atomic
+            };
+            super::traffic::observe(warp, &all, space::SHARED, 8, access);
+        }
         let state_operand = matches!(action, Action::TestState | Action::TryState);
         // SAFETY: the operand is a slot of 32 lanes of this width.
         let first: [u64; LANES] = unsafe {
@@ -188,6 +197,17 @@ impl Op for Mbarrier {
             // SAFETY: as above.
             unsafe { cell.write(new) };
             holds |= u32::from(truth) << lane;
+            if !warp.watch.is_null() && action != Action::Init {
+                // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler
+                // runs.
+                let watch = unsafe { &mut *warp.watch };
+                let offset = (all.0[lane] - warp.shared as u64) as u32;
+                if truth {
+                    watch.acquire(offset, warp.index);
+                } else {
+                    watch.release(offset, warp.index);
+                }
+            }
         }
         let tests = matches!(action, Action::TestState | Action::TestParity);
         let tries = matches!(action, Action::TryState | Action::TryParity);

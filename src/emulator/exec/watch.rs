@@ -158,6 +158,33 @@ impl<'a> Watch<'a> {
         self.clocks.reset(barrier);
     }
 
+    /// A warp arrives at the mbarrier at an offset of shared memory.
+    pub(super) fn release(&mut self, mbarrier: u32, warp: u32) {
+        self.clocks.release(mbarrier, warp as usize);
+        self.logged_clock[warp as usize] = u32::MAX;
+    }
+
+    /// A warp has found a phase of an mbarrier complete.
+    pub(super) fn acquire(&mut self, mbarrier: u32, warp: u32) {
+        self.clocks.acquire(mbarrier, warp as usize);
+        self.logged_clock[warp as usize] = u32::MAX;
+    }
+
+    /// A bulk copy has brought `bytes` bytes to an offset of shared memory, which the warp that waited for them releases
+    /// through the mbarrier.
+    pub(super) fn bulk_written(&mut self, warp: &Warp, offset: u32, bytes: u32) {
+        let touch = Touch {
+            warp: warp.index,
+            lane: shared::ALL,
+            pc: self.pc,
+            access: Access::Write,
+        };
+        if let Some(fault) = self.shared.touch(&self.clocks, offset, bytes, touch) {
+            let bytes = bytes.into();
+            self.report_shared(warp.index, 0, offset, bytes, Access::Write, fault);
+        }
+    }
+
     /// `bar.warp.sync`
     pub(crate) fn warp_sync(&mut self, warp: u32) {
         self.clocks.advance(warp as usize);

@@ -264,11 +264,12 @@ impl Lowering<'_> {
                     hints @ ..,
                 ],
                 [d, a, Operand::Literal(bytes), size @ ..],
-            ) if size.len() <= 1
-                && hints
-                    .iter()
-                    .all(|hint| hint.starts_with("L2::") && *hint != "L2::cache_hint") =>
+            ) if size.len() <= 1 + usize::from(hints.contains(&"L2::cache_hint"))
+                && hints.iter().all(|hint| hint.starts_with("L2::")) =>
             {
+                // The cache policy comes last.
+                let hinted = hints.contains(&"L2::cache_hint") && !size.is_empty();
+                let size = &size[..size.len() - usize::from(hinted)];
                 let bytes = bytes.bits(4) as u32;
                 if !(bytes == 16 || (*cache == "ca" && matches!(bytes, 4 | 8))) {
                     return Err(format!("`cp.async.{cache}` cannot copy {bytes} bytes"));
@@ -276,7 +277,21 @@ impl Lowering<'_> {
                 let target = self.address(d)?;
                 let source = self.address(a)?;
                 let mut srcs = vec![target.register, source.register];
-                if let [size] = size {
+                if let [Operand::Reg(register)] = size
+                    && self.class(*register) == RegClass::Pred
+                {
+                    // `ignore-src`: zeros instead of the source where the predicate holds.
+                    let (none, all) = (
+                        self.bits(0, RegClass::B32),
+                        self.bits(bytes.into(), RegClass::B32),
+                    );
+                    let given = self.temporary(RegClass::B32);
+                    let select = crate::emulator::exec::op::handler::<
+                        crate::emulator::exec::op::Select<u32>,
+                    >();
+                    self.pure(select, given, vec![none, all, *register]);
+                    srcs.push(given);
+                } else if let [size] = size {
                     srcs.push(self.source(size, RegClass::B32)?);
                 }
                 let inst = self.push(async_copy::issue(!size.is_empty()), vec![], srcs);
