@@ -110,8 +110,10 @@ typedef struct NeapEngineOptions {
   uint32_t max_chunk_tokens;
   // 1 to launch kernel by kernel instead of replaying graphs; the tokens are the same.
   uint32_t eager;
-  // Must be 0.
-  uint32_t reserved;
+  // 1 to compute every prompt in full; the tokens are the same.
+  uint32_t no_prefix_cache;
+  // No more KV memory than so many resident tokens can fill; 0 for no such bound.
+  uint64_t max_kv_tokens;
 } NeapEngineOptions;
 
 // Called while a model loads. `phase` is a short text, `done` of `total` are bytes or graphs, 0 of 0 where
@@ -192,6 +194,29 @@ typedef struct NeapGenerateOptions {
 // Called with each token as it is generated; anything but 0 stops the generation. It must not call back into
 // the engine.
 typedef int32_t (*NeapTokenFn)(void *user, uint32_t token);
+
+// What the prefix cache has done since the engine was loaded; all 0 when it is switched off. Set `struct_size` before the
+// call.
+typedef struct NeapPrefixCounters {
+  // sizeof(NeapPrefixCounters).
+  size_t struct_size;
+  // Prompts looked up.
+  uint64_t lookups;
+  // Those that began like a cached one.
+  uint64_t hits;
+  // Prompt tokens that were not computed again.
+  uint64_t saved_tokens;
+  // Prompts shorter than one block and one token.
+  uint64_t misses_too_short;
+  // Prompts whose first block was not cached.
+  uint64_t misses_unknown;
+  // Prompts whose tokens were cached but no window to continue from.
+  uint64_t misses_no_window;
+  // Pages in the cache now, all pools together.
+  uint64_t cached_pages;
+  // Pages given up so far, all pools together.
+  uint64_t evicted_pages;
+} NeapPrefixCounters;
 
 #ifdef __cplusplus
 extern "C" {
@@ -288,6 +313,44 @@ NeapStatus neap_generate(struct NeapEngine *engine,
                          NeapTokenFn on_token,
                          void *user,
                          NeapFinish *finish);
+
+// Gives back all KV memory but about `kv_bytes` bytes, and says how many bytes the device has more of. Addresses and
+// graphs stay, and tokens do not change; what a request was accepted for is kept.
+//
+// # Safety
+// `engine` is a live engine that no other thread uses; `given_back_bytes` is writable.
+NeapStatus neap_engine_shrink(struct NeapEngine *engine,
+                              uint64_t kv_bytes,
+                              uint64_t *given_back_bytes);
+
+// Takes KV memory until there are about `kv_bytes` bytes of it, or as much as the device has; says how many there are.
+//
+// # Safety
+// `engine` is a live engine that no other thread uses; `now_bytes` is writable.
+NeapStatus neap_engine_grow(struct NeapEngine *engine,
+                            uint64_t kv_bytes,
+                            uint64_t *now_bytes);
+
+// Gives back all KV memory and keeps weights, addresses and graphs; says how many bytes the device has more of. Until
+// `neap_engine_wake` nothing can be generated.
+//
+// # Safety
+// `engine` is a live engine that no other thread uses; `given_back_bytes` is writable.
+NeapStatus neap_engine_sleep(struct NeapEngine *engine,
+                             uint64_t *given_back_bytes);
+
+// Takes back what `neap_engine_sleep` gave away, or as much as the device still has; says how many bytes of KV there are.
+//
+// # Safety
+// `engine` is a live engine that no other thread uses; `now_bytes` is writable.
+NeapStatus neap_engine_wake(struct NeapEngine *engine,
+                            uint64_t *now_bytes);
+
+// Reads the counters of the prefix cache.
+//
+// # Safety
+// `engine` is a live engine; `counters` has the bytes its `struct_size` says.
+NeapStatus neap_engine_prefix_counters(const struct NeapEngine *engine, struct NeapPrefixCounters *counters);
 
 // Encodes a text with the model's tokenizer, the beginning-of-text token included.
 //

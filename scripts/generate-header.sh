@@ -18,7 +18,7 @@ trap 'rm -rf "$scratch"' EXIT
 fresh=$scratch/neap.h
 # One source of the room alone: given the crate, cbindgen also exports types of other rooms that have constants.
 # Module comments (//!) may stand only at the top of a file.
-cat src/capi/{status,device,engine,generate,text}.rs | grep -v '^//!' >"$scratch/capi.rs"
+cat src/capi/{status,device,engine,generate,memory,text}.rs | grep -v '^//!' >"$scratch/capi.rs"
 "$cbindgen" --quiet --config cbindgen.toml --output "$fresh" "$scratch/capi.rs"
 if $check; then
     diff -u include/neap.h "$fresh" || {

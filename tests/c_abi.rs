@@ -8,10 +8,11 @@ use std::ptr::{null, null_mut};
 
 use neap::capi::{
     NeapCarve, NeapDevice, NeapDeviceInfo, NeapEngine, NeapEngineOptions, NeapFinish,
-    NeapGenerateOptions, NeapPool, NeapStatus, neap_detokenize, neap_device_close,
-    neap_device_info, neap_device_open, neap_engine_carve, neap_engine_close, neap_engine_load,
-    neap_engine_options_init, neap_engine_pool, neap_generate, neap_generate_options_init,
-    neap_last_error, neap_tokenize,
+    NeapGenerateOptions, NeapPool, NeapPrefixCounters, NeapStatus, neap_detokenize,
+    neap_device_close, neap_device_info, neap_device_open, neap_engine_carve, neap_engine_close,
+    neap_engine_grow, neap_engine_load, neap_engine_options_init, neap_engine_pool,
+    neap_engine_prefix_counters, neap_engine_shrink, neap_engine_sleep, neap_engine_wake,
+    neap_generate, neap_generate_options_init, neap_last_error, neap_tokenize,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -406,5 +407,88 @@ fn misuse_is_answered_with_a_sentence() {
         assert_eq!(status, NeapStatus::Engine);
         assert!(last_error().contains(word), "{}", last_error());
     }
+    opened.close();
+}
+
+/// Stores what it is called with.
+unsafe extern "C" fn store(user: *mut c_void, token: u32) -> i32 {
+    // SAFETY: the test passes a Vec<u32> that lives through the call.
+    unsafe { &mut *user.cast::<Vec<u32>>() }.push(token);
+    0
+}
+
+/// What the engine makes of a prompt of 40 tokens.
+fn generate(engine: *mut NeapEngine) -> (NeapStatus, Vec<u32>) {
+    let mut tokens: Vec<u32> = Vec::new();
+    let prompt: Vec<u32> = (0..40).map(|index| 4 + index * 61).collect();
+    // SAFETY: all-zero bytes are a value of the struct.
+    let mut options: NeapGenerateOptions = unsafe { std::mem::zeroed() };
+    options.struct_size = size_of::<NeapGenerateOptions>();
+    (options.max_new_tokens, options.ignore_stop_tokens) = (6, 1);
+    // SAFETY: a live engine, as many ids as stated, a whole struct, a callback for the vector, no place for the reason.
+    let status = unsafe {
+        neap_generate(
+            engine,
+            prompt.as_ptr(),
+            prompt.len(),
+            &options,
+            Some(store),
+            (&raw mut tokens).cast(),
+            null_mut(),
+        )
+    };
+    (status, tokens)
+}
+
+#[test]
+fn kv_memory_is_given_back_and_taken_again() {
+    let opened = Opened::new();
+    let engine = opened.engine;
+    let resized = |change: unsafe extern "C" fn(*mut NeapEngine, u64, *mut u64) -> NeapStatus,
+                   kv_bytes| {
+        let mut bytes = 0;
+        // SAFETY: a live engine and the address of a local.
+        let status = unsafe { change(engine, kv_bytes, &mut bytes) };
+        assert_eq!(status, NeapStatus::Ok, "{}", last_error());
+        bytes
+    };
+    let (status, before) = generate(engine);
+    assert_eq!((status, before.len()), (NeapStatus::Ok, 6));
+    let whole = resized(neap_engine_grow, 0);
+    let given_back = resized(neap_engine_shrink, whole / 4);
+    // Whole extents: not more than asked for, and all but one extent of it.
+    assert!(given_back <= whole - whole / 4 && given_back > whole / 2);
+    assert_eq!(
+        resized(neap_engine_grow, 0).next_multiple_of(2 << 20),
+        whole.next_multiple_of(2 << 20) - given_back
+    );
+    assert_eq!(generate(engine), (NeapStatus::Ok, before.clone()));
+    let mut bytes = 0;
+    // SAFETY: a live engine and the address of a local.
+    let status = unsafe { neap_engine_sleep(engine, &mut bytes) };
+    assert_eq!(status, NeapStatus::Ok);
+    assert_eq!(bytes, whole.next_multiple_of(2 << 20) - given_back);
+    assert_eq!(generate(engine), (NeapStatus::Engine, Vec::new()));
+    assert!(last_error().contains("sleeps"), "{}", last_error());
+    // SAFETY: as above.
+    let status = unsafe { neap_engine_wake(engine, &mut bytes) };
+    assert_eq!(status, NeapStatus::Ok);
+    assert_eq!(resized(neap_engine_grow, u64::MAX), whole);
+    // SAFETY: null is answered, not written.
+    let status = unsafe { neap_engine_grow(engine, 0, null_mut()) };
+    assert_eq!(status, NeapStatus::InvalidArgument);
+    assert_eq!(generate(engine), (NeapStatus::Ok, before.clone()));
+    assert_eq!(generate(engine), (NeapStatus::Ok, before));
+    // SAFETY: all-zero bytes are a value of the struct.
+    let mut counters: NeapPrefixCounters = unsafe { std::mem::zeroed() };
+    counters.struct_size = size_of::<NeapPrefixCounters>();
+    // SAFETY: a live engine and a whole struct.
+    let status = unsafe { neap_engine_prefix_counters(engine, &mut counters) };
+    assert_eq!(status, NeapStatus::Ok);
+    // The second time, and the fourth: sleep lost the third's.
+    assert_eq!(
+        (counters.lookups, counters.hits, counters.saved_tokens),
+        (4, 2, 64)
+    );
     opened.close();
 }

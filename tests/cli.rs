@@ -438,3 +438,47 @@ fn built_in_goldens_are_an_excerpt_of_the_full_ones() {
         }
     }
 }
+
+#[test]
+fn run_completes_a_prompt_several_times_and_draws_its_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("map.svg");
+    let svg = svg.to_str().expect("a path in UTF-8");
+    let run = |more: &[&str]| {
+        let fixed = [
+            "run",
+            "--device",
+            "emu:tiny",
+            "--max-new-tokens",
+            "8",
+            "--json",
+        ];
+        json(&[&fixed[..], more].concat())
+    };
+    let one = run(&[]);
+    let three = run(&[
+        "--completions",
+        "3",
+        "--policy",
+        "requests(8)",
+        "--max-kv-tokens",
+        "4k",
+        "--role",
+        "decode",
+        "--no-prefix-cache",
+        "--svg",
+        svg,
+    ]);
+    let completions = three["completions"].as_array().expect("a list");
+    assert_eq!(completions.len(), 3);
+    assert_eq!(completions[0]["tokens"], one["tokens"]);
+    let firsts: BTreeSet<_> = completions
+        .iter()
+        .map(|completion| completion["tokens"][0].as_u64().expect("a token"))
+        .collect();
+    assert_eq!(firsts.len(), 3, "they begin differently");
+    let bytes = |run: &Value| run["ledger"]["kv"][0]["bytes"].as_u64().expect("bytes");
+    assert!(bytes(&three) < bytes(&one));
+    let drawn = fs::read_to_string(svg).expect("the drawing");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("KV swa") && drawn.contains("graphs"));
+}

@@ -81,29 +81,29 @@ fn completions_share_their_prompt_and_are_what_they_are_alone() {
     // In the middle of a page, at its end, and beyond the window.
     for len in [9, 32, 100] {
         let ids = engine
-            .submit_completions(request(len, 30), 4)
+            .submit_completions(request(len, 20), 3)
             .expect("is accepted");
-        assert_eq!(ids.len(), 4);
-        let mut tokens = vec![Vec::new(); 4];
+        assert_eq!(ids.len(), 3);
+        let mut tokens = vec![Vec::new(); 3];
         while tokens[0].is_empty() {
             for event in engine.step().expect("runs") {
                 let index = ids.iter().position(|id| *id == event.request);
                 tokens[index.expect("one of ours")].push(event.token);
             }
         }
-        assert_eq!(engine.num_running(), 4, "{len}");
+        assert_eq!(engine.num_running(), 3, "{len}");
         // Nothing is copied yet: the full pages of the prompt, once.
         let pages = u64::from(len.div_ceil(16));
         assert_eq!(engine.kv().allocator().used_pages(FULL), pages);
         // Promised to each: what it will have beyond the prompt's whole pages.
-        let each = u64::from((len + 29).div_ceil(16)) - pages;
+        let each = u64::from((len + 19).div_ceil(16)) - pages;
         let partly = u64::from(len % 16 != 0);
         let charged = engine.kv().charged_pages(FULL);
-        assert_eq!(charged, pages + 4 * each + 3 * partly, "{len}");
+        assert_eq!(charged, pages + 3 * each + 2 * partly, "{len}");
         for (tokens, more) in tokens.iter_mut().zip(run(&mut engine, &ids)) {
             tokens.extend(more);
         }
-        assert!(tokens.iter().all(|tokens| tokens.len() == 30));
+        assert!(tokens.iter().all(|tokens| tokens.len() == 20));
         assert_independent(&mut engine, &prompt(len), &tokens);
         for group in engine.kv().geometry().group_ids() {
             assert_eq!(engine.kv().allocator().used_pages(group), 0);
@@ -126,11 +126,11 @@ fn completions_that_find_no_room_wait_and_lose_nothing() {
         };
         let mut engine = engine(&options);
         let ids = engine
-            .submit_completions(request(90, 40), 6)
+            .submit_completions(request(90, 24), 5)
             .expect("is accepted");
         let tokens = run(&mut engine, &ids);
         println!("{} preemptions", engine.num_preemptions());
-        assert!(tokens.iter().all(|tokens| tokens.len() == 40));
+        assert!(tokens.iter().all(|tokens| tokens.len() == 24));
         assert_independent(&mut engine, &prompt(90), &tokens);
     }
 }

@@ -65,14 +65,16 @@ pub struct NeapEngineOptions {
     pub max_chunk_tokens: u32,
     /// 1 to launch kernel by kernel instead of replaying graphs; the tokens are the same.
     pub eager: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// 1 to compute every prompt in full; the tokens are the same.
+    pub no_prefix_cache: u32,
+    /// No more KV memory than so many resident tokens can fill; 0 for no such bound.
+    pub max_kv_tokens: u64,
 }
 
 // SAFETY: the first field is the size.
 unsafe impl sized::Sized for NeapEngineOptions {
     const NAME: &'static str = "NeapEngineOptions";
-    const FIRST_BYTES: usize = size_of::<NeapEngineOptions>();
+    const FIRST_BYTES: usize = std::mem::offset_of!(NeapEngineOptions, max_kv_tokens);
 }
 
 impl NeapEngineOptions {
@@ -87,7 +89,8 @@ impl NeapEngineOptions {
             max_model_len: options.max_model_len.unwrap_or(0),
             max_chunk_tokens: options.max_chunk_tokens,
             eager: u32::from(options.eager),
-            reserved: 0,
+            no_prefix_cache: u32::from(!options.prefix_cache),
+            max_kv_tokens: options.max_kv_tokens.unwrap_or(0),
         }
     }
 
@@ -100,6 +103,8 @@ impl NeapEngineOptions {
             max_model_len: (self.max_model_len != 0).then_some(self.max_model_len),
             max_chunk_tokens: self.max_chunk_tokens,
             eager: self.eager != 0,
+            prefix_cache: self.no_prefix_cache == 0,
+            max_kv_tokens: (self.max_kv_tokens != 0).then_some(self.max_kv_tokens),
             ..EngineOptions::default()
         }
     }

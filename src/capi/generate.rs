@@ -108,7 +108,15 @@ pub unsafe extern "C" fn neap_generate(
         let id = engine.submit(request).map_err(failed)?;
         let mut end = NeapFinish::Length;
         'steps: while engine.has_work() {
-            for event in engine.step().map_err(failed)? {
+            let events = match engine.step() {
+                Ok(events) => events,
+                Err(error) => {
+                    // A request that cannot run now is not left for the next call.
+                    let _ = engine.cancel(id);
+                    return Err(failed(error));
+                }
+            };
+            for event in events {
                 if event.request != id {
                     continue;
                 }

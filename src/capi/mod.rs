@@ -8,6 +8,7 @@
 mod device;
 mod engine;
 mod generate;
+mod memory;
 mod sized;
 mod status;
 mod text;
@@ -22,6 +23,10 @@ pub use engine::{
 };
 pub use generate::{
     NeapFinish, NeapGenerateOptions, NeapTokenFn, neap_generate, neap_generate_options_init,
+};
+pub use memory::{
+    NeapPrefixCounters, neap_engine_grow, neap_engine_prefix_counters, neap_engine_shrink,
+    neap_engine_sleep, neap_engine_wake,
 };
 pub use status::{NeapStatus, neap_last_error, neap_version};
 pub use text::{neap_detokenize, neap_tokenize};

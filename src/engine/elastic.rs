@@ -1,12 +1,12 @@
 //! Giving KV memory back while the engine runs, and taking it again (I12). Addresses and captured graphs stay; what requests get is the
 //! same, bit for bit.
 
-use crate::arena::KvShare;
 use crate::kv::map::MemoryMap;
-use crate::kv::{Carve, GroupId, KvError};
+use crate::kv::{Carve, GroupId, KvError, Policy};
 
 use super::EngineError;
 use super::serve::Engine;
+use super::sizing::Pools;
 
 /// Rounds of compaction tried for one shrinking before requests are preempted.
 const MAX_ROUNDS: u32 = 64;
@@ -36,10 +36,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::ShrinkBelowRequest`] when a request would not fit alone, [`EngineError::KvArena`] when not even one token would,
-    /// [`EngineError::Asleep`]; or a driver call fails, after which the engine refuses further work.
+    /// [`EngineError::Asleep`], [`EngineError::FixedPools`]; or a driver call fails, after which the engine refuses further work.
     pub fn shrink(&mut self, kv_bytes: u64) -> Result<u64, EngineError> {
         self.check_usable()?;
         self.check_awake()?;
+        self.check_dynamic()?;
         let layout = self.runner.kv.layout();
         let slabs = kv_bytes / layout.slab_bytes;
         let online = self.runner.sequences.allocator().online_slabs();
@@ -109,10 +110,11 @@ impl Engine {
     /// [`Engine::kv_bytes`]. Fewer bytes than there are change nothing.
     ///
     /// # Errors
-    /// [`EngineError::Asleep`], or a driver call fails otherwise than for want of memory.
+    /// [`EngineError::Asleep`], [`EngineError::FixedPools`], or a driver call fails otherwise than for want of memory.
     pub fn grow(&mut self, kv_bytes: u64) -> Result<u64, EngineError> {
         self.check_usable()?;
         self.check_awake()?;
+        self.check_dynamic()?;
         let kv = &mut self.runner.kv;
         let most = kv.arena().reserved_bytes() / kv.layout().slab_bytes;
         let slabs = (kv_bytes / kv.layout().slab_bytes).min(most);
@@ -195,27 +197,27 @@ impl Engine {
             (ledger.tail_bytes, ledger.headroom_bytes) = (mapped_bytes, together - mapped_bytes);
             return Ok(());
         }
-        let layout = self.runner.kv.layout();
-        let carve =
-            Carve::new(geometry, layout, mapped_bytes).map_err(crate::kv::KvArenaError::from)?;
-        let max_model_len = self.runner.limits.max_model_len;
-        let shares = geometry
-            .groups
-            .iter()
-            .zip(carve.split(geometry, max_model_len));
-        ledger.kv = shares
-            .map(|(group, slabs)| KvShare {
-                group: group.name.clone(),
-                bytes: slabs * layout.slab_bytes,
-            })
-            .collect();
-        ledger.tail_bytes = carve.tail_bytes;
-        ledger.headroom_bytes = together.saturating_sub(mapped_bytes);
+        let carve = Carve::new(geometry, self.runner.kv.layout(), mapped_bytes)
+            .map_err(crate::kv::KvArenaError::from)?;
         let lengths = self.carve.capacity.iter().map(|row| row.length);
         let lengths = lengths.collect::<Vec<_>>();
-        self.carve = carve.report(geometry, max_model_len, &lengths);
-        self.pool_tokens = carve.longest_request_tokens(geometry);
+        let max_model_len = self.runner.limits.max_model_len;
+        let pools = Pools::new(self.policy, geometry, &carve, max_model_len, &lengths)?;
+        ledger.kv = pools.shares;
+        ledger.tail_bytes = carve.tail_bytes;
+        ledger.headroom_bytes = together.saturating_sub(mapped_bytes);
+        self.carve = pools.report;
+        self.pool_tokens = pools.longest_tokens;
+        self.runner.sequences.fix_pools(pools.split.as_ref());
         Ok(())
+    }
+
+    /// Refuses what would move the line between pools that a policy has drawn.
+    fn check_dynamic(&self) -> Result<(), EngineError> {
+        match self.policy {
+            Policy::Dynamic => Ok(()),
+            policy => Err(EngineError::FixedPools { policy }),
+        }
     }
 }
 

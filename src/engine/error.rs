@@ -22,6 +22,17 @@ pub enum EngineError {
     /// The KV arena cannot be reserved or carved.
     #[error(transparent)]
     KvArena(#[from] crate::kv::KvArenaError),
+    /// The pools cannot be split so, or the ranks do not agree.
+    #[error(transparent)]
+    Policy(#[from] crate::kv::PolicyError),
+    /// Pools of a fixed size.
+    #[error(
+        "the policy {policy} fixes the pools, so KV cannot shrink or grow while requests run; use the dynamic policy, or sleep and wake"
+    )]
+    FixedPools {
+        /// The policy.
+        policy: crate::kv::Policy,
+    },
     /// A sequence cannot be handled so.
     #[error(transparent)]
     Kv(#[from] crate::kv::KvError),

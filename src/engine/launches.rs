@@ -22,6 +22,28 @@ const ROWS_ARE_OUTPUTS: u32 = 1;
 /// No tensor: kernels skip what is null.
 const NULL: DevicePtr = DevicePtr::NULL;
 
+/// Attention parameters of a layer: the fields that both phases have, then those of one.
+macro_rules! attention_params {
+    ($params:ident of $layer:ident in $pass:ident { $($field:ident: $value:expr,)* }) => {{
+        let (config, workspace) = (&$pass.forward.config, &$pass.forward.workspace);
+        $params {
+            header: $pass.step.header,
+            items: $pass.step.items[$layer.group],
+            q: workspace.q,
+            block_table: workspace.block_tables[$layer.group],
+            table_stride: $pass.forward.table_columns,
+            layer_group: $layer.group as u32,
+            num_q_heads: config.num_q_heads,
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+            sm_scale: config.attention_scale,
+            softcap: config.attn_softcap.unwrap_or(0.0),
+            $($field: $value,)*
+            ..Default::default()
+        }
+    }};
+}
+
 impl Pass<'_> {
     /// Address of a weight, null where the family has none.
     fn vector(&self, vector: Option<Vector>) -> DevicePtr {
@@ -224,23 +246,11 @@ impl Pass<'_> {
         let (config, workspace) = (&self.forward.config, &self.forward.workspace);
         let kv = self.forward.kv_views[layer];
         let layer = &self.forward.program.layers[layer];
-        let params = DecodeAttentionParams {
-            header: self.step.header,
-            items: self.step.items[layer.group],
-            q: workspace.q,
+        let params = attention_params!(DecodeAttentionParams of layer in self {
             partial_o: workspace.partial_o,
             partial_ml: workspace.partial_ml,
-            block_table: workspace.block_tables[layer.group],
-            kv,
-            table_stride: self.forward.table_columns,
-            layer_group: layer.group as u32,
-            num_q_heads: config.num_q_heads,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-            sm_scale: config.attention_scale,
-            softcap: config.attn_softcap.unwrap_or(0.0),
-            ..Default::default()
-        };
+            kv: kv,
+        });
         // SAFETY: as stated at the top of this file.
         unsafe {
             self.forward.kernels.decode_attention(
@@ -272,25 +282,13 @@ impl Pass<'_> {
         let (config, workspace) = (&self.forward.config, &self.forward.workspace);
         let kv = self.forward.kv_views[layer];
         let layer = &self.forward.program.layers[layer];
-        let params = PrefillAttentionParams {
-            header: self.step.header,
-            items: self.step.items[layer.group],
-            q: workspace.q,
+        let params = attention_params!(PrefillAttentionParams of layer in self {
             k: workspace.k,
             v: workspace.v,
-            block_table: workspace.block_tables[layer.group],
             out: workspace.attention,
-            kv,
-            table_stride: self.forward.table_columns,
-            layer_group: layer.group as u32,
-            num_q_heads: config.num_q_heads,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
+            kv: kv,
             window: layer.window.unwrap_or(0),
-            sm_scale: config.attention_scale,
-            softcap: config.attn_softcap.unwrap_or(0.0),
-            ..Default::default()
-        };
+        });
         // SAFETY: as stated at the top of this file.
         unsafe {
             self.forward.kernels.prefill_attention(

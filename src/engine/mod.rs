@@ -28,6 +28,7 @@ mod room;
 mod runner;
 mod scheduler;
 mod serve;
+mod sizing;
 mod staging;
 mod startup;
 mod step;

@@ -3,6 +3,9 @@
 use serde::Serialize;
 
 use super::EngineError;
+use crate::kernels::Phase;
+use crate::kv::Policy;
+use crate::kv::eligibility::Role;
 
 /// Tokens a page holds at most, and every power of two below.
 const MAX_PAGE_TOKENS: u32 = 256;
@@ -29,6 +32,12 @@ pub struct EngineOptions {
     /// Keeps the pages of prompts, so that a prompt which begins like an earlier one is computed from where they part. What a
     /// request gets is the same, bit for bit; the pages are given up when others need them.
     pub prefix_cache: bool,
+    /// How the slabs of the carve are shared out among the pools.
+    pub policy: Policy,
+    /// What the engine is for; only the graphs of that are captured. What else comes is run without graphs, with the same result.
+    pub role: Role,
+    /// No more KV than so many resident tokens can fill.
+    pub max_kv_tokens: Option<u64>,
     /// Upper bound on KV bytes, for tests and for sharing a device.
     pub kv_limit_bytes: Option<u64>,
     /// Batch sizes for which a decode graph is captured; powers of two up to `max_seqs` where this is `None`.
@@ -48,6 +57,9 @@ impl Default for EngineOptions {
             max_chunk_tokens: 1024,
             admit_new_tokens: 256,
             prefix_cache: true,
+            policy: Policy::Dynamic,
+            role: Role::Both,
+            max_kv_tokens: None,
             kv_limit_bytes: None,
             decode_buckets: None,
             prefill_buckets: None,
@@ -68,6 +80,15 @@ pub(super) struct Limits {
 }
 
 impl EngineOptions {
+    /// Whether the graphs of a phase are captured.
+    pub(super) fn captures(&self, phase: Phase) -> bool {
+        let other = match phase {
+            Phase::Prefill => Role::Decode,
+            Phase::Decode => Role::Prefill,
+        };
+        !self.eager && self.role != other
+    }
+
     /// Checks the options against a model's own limit.
     pub(super) fn limits(&self, max_position_embeddings: u32) -> Result<Limits, EngineError> {
         let bad = |option: &'static str, found: u64, expected: String| EngineError::Option {

@@ -7,7 +7,7 @@
 //! boundary. Where that matters, its prefill stops there: at its last whole block, and where it parts from cached prompts that left no
 //! window, which other prompts are likely to do as well.
 
-use crate::kv::{KvError, PrefixCounters, SequenceId};
+use crate::kv::{AllocatorError, KvError, PrefixCounters, SequenceId};
 
 use super::EngineError;
 use super::runner::Runner;
@@ -79,9 +79,13 @@ impl Runner {
         sequence: SequenceId,
         tokens: &[u32],
     ) -> Result<(), EngineError> {
-        match &mut self.prefixes {
-            Some(tree) => Ok(tree.insert(&mut self.sequences, sequence, tokens)?),
-            None => Ok(()),
+        let Some(tree) = &mut self.prefixes else {
+            return Ok(());
+        };
+        match tree.insert(&mut self.sequences, sequence, tokens) {
+            // A page that ends more cached windows than can be counted: this prompt is not cached, and nothing is lost.
+            Err(KvError::Allocator(AllocatorError::Shared { .. })) => Ok(()),
+            inserted => Ok(inserted?),
         }
     }
 }

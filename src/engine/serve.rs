@@ -2,7 +2,7 @@
 
 use crate::arena::{AllocationGate, Arena, Ledger};
 use crate::driver::{DevicePtr, KernelNode, MemInfo};
-use crate::kv::{CarveReport, KvError, KvSequences, SequenceId};
+use crate::kv::{CarveReport, KvError, KvSequences, Policy, SequenceId};
 use crate::model::ModelConfig;
 
 use super::runner::{Draft, Row, Runner, Segment};
@@ -26,6 +26,8 @@ pub struct Engine {
     /// Generated tokens that pages are promised for at a time.
     pub(super) admit_new_tokens: u32,
     pub(super) num_preemptions: u64,
+    /// How the pools share the carve.
+    pub(super) policy: Policy,
     /// Closed but while KV grows on demand.
     pub(super) gate: AllocationGate,
     /// Whether the KV memory is given back.

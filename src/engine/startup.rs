@@ -11,8 +11,8 @@ use crate::kernels::{self, Kernels, KvView, Phase};
 use crate::kv::eligibility::{Eligibility, StartUp, eligibility};
 use crate::kv::reserve::{PrefillGraphs, StaticReserve};
 use crate::kv::{
-    self, Carve, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, PrefixTree, Shard,
-    SlabLayout,
+    self, Caps, Carve, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, PolicyError,
+    PrefixTree, Shard, SlabLayout,
 };
 use crate::model::{Checkpoint, ModelConfig, ModelError, ModelProgram, WeightLayout};
 
@@ -22,6 +22,7 @@ use super::options::Limits;
 use super::runner::Runner;
 use super::scheduler::Scheduler;
 use super::serve::Engine;
+use super::sizing::Pools;
 use super::staging::Staging;
 use super::step::{Bucket, StepLayout};
 use super::upload::upload_weights;
@@ -47,15 +48,22 @@ struct Loaded {
 
 impl Loaded {
     /// Whether KV may be sized from what capture leaves.
-    fn eligibility(&self, eager: bool) -> Eligibility {
-        let captured = |buckets: &[u32]| if eager { Vec::new() } else { buckets.to_vec() };
+    fn eligibility(&self, options: &EngineOptions) -> Eligibility {
+        let captured = |phase, buckets: &[u32]| {
+            if options.captures(phase) {
+                buckets.to_vec()
+            } else {
+                Vec::new()
+            }
+        };
         let start_up = StartUp {
-            decode_buckets: captured(&self.limits.decode_buckets),
-            prefill_buckets: captured(&self.limits.prefill_buckets),
+            role: options.role,
+            decode_buckets: captured(Phase::Decode, &self.limits.decode_buckets),
+            prefill_buckets: captured(Phase::Prefill, &self.limits.prefill_buckets),
             max_prefill_tokens: self.limits.max_chunk_tokens,
             ..StartUp::default()
         };
-        eligibility(&start_up, &self.geometry, &Shard::WHOLE, false)
+        eligibility(&start_up, &self.geometry, &Shard::WHOLE, true)
     }
 
     /// What the static reserve leaves for KV. On a device hardly larger than the reserve that is no carve, and the leftover
@@ -228,6 +236,22 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Engine, EngineError> {
+        Engine::load_rank(device, model_dir, options, progress, &mut Ok)
+    }
+
+    /// As [`Engine::load`] for one of several ranks, whose KV shall be of one size. `agree` is called twice: with the bytes that are free before
+    /// capture, from which the slab follows, and with those that KV can have after it. It gathers the number of every rank and returns
+    /// what they agree on, the least: [`crate::kv::policy::agree`].
+    ///
+    /// # Errors
+    /// As [`Engine::load`], and what `agree` returns.
+    pub fn load_rank(
+        device: &Device,
+        model_dir: &Path,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(Progress),
+        agree: &mut dyn FnMut(u64) -> Result<u64, PolicyError>,
+    ) -> Result<Engine, EngineError> {
         let started = Instant::now();
         let mut watch = Stopwatch(started);
         let mut timings = StartupTimings::default();
@@ -298,7 +322,8 @@ impl Engine {
 
         // The slab is part of the captured addresses, so it follows from what could be carved at most.
         let free_bytes = context.mem_info()?.free_bytes;
-        let eligibility = loaded.eligibility(options.eager);
+        let free_bytes = agree(free_bytes)?.min(free_bytes);
+        let eligibility = loaded.eligibility(options);
         let static_limit = (!eligibility.is_eligible())
             .then(|| loaded.static_kv_bytes(before_weights, free_bytes))
             .flatten();
@@ -336,12 +361,16 @@ impl Engine {
             null_pages,
             windows: loaded.windows(),
         };
-        let (graphs, moves_graph) = if options.eager {
-            warm_up.eagerly(&layouts)?;
-            (BTreeMap::new(), None)
+        let (captured, eager): (Vec<_>, Vec<_>) = layouts
+            .values()
+            .partition(|layout| options.captures(layout.bucket.phase));
+        let graphs = warm_up.capture(&captured, progress)?;
+        warm_up.eagerly(&eager)?;
+        let moves_graph = if options.eager {
+            warm_up.issue_moves()?;
+            None
         } else {
-            let graphs = warm_up.capture(&layouts, progress)?;
-            (graphs, Some(warm_up.capture_moves()?))
+            Some(warm_up.capture_moves()?)
         };
         timings.capture_us = watch.lap();
 
@@ -355,41 +384,57 @@ impl Engine {
         }
         progress(Progress::Carve);
         gate.open();
-        let extension = kv.extend(options.headroom_bytes, limit_bytes)?;
+        let available = kv.arena().mapped_bytes() + (free_bytes - options.headroom_bytes);
+        let agreed = agree(available)?.min(limit_bytes.unwrap_or(u64::MAX));
+        let caps = Caps {
+            tokens: options.max_kv_tokens,
+            requests: options.max_kv_tokens.map(|_| loaded.limits.max_seqs),
+            bytes: None,
+        };
+        let limit_bytes = caps.apply(&loaded.geometry, kv.layout(), agreed);
+        let extension = kv.extend(options.headroom_bytes, Some(limit_bytes))?;
         gate.close();
         meter.record(Stage::Graphs, extension.measured);
         let carve = &extension.carve;
         let max_model_len = loaded.limits.max_model_len;
+        let mut lengths: Vec<u32> = REPORTED_LENGTHS
+            .into_iter()
+            .filter(|length| *length < max_model_len)
+            .collect();
+        lengths.push(max_model_len);
+        let pools = Pools::new(
+            options.policy,
+            &loaded.geometry,
+            carve,
+            max_model_len,
+            &lengths,
+        )?;
         let ledger = meter.finish(
             context.mem_info()?,
             Claims {
                 weights_bytes: weights.mapped_bytes(),
                 workspace_bytes: workspace_arena.mapped_bytes(),
                 headroom_bytes: extension.headroom_bytes,
-                kv: extension.shares(&loaded.geometry, max_model_len),
+                kv: pools.shares,
                 tail_bytes: carve.tail_bytes,
                 unmapped_bytes: extension.unmapped_bytes(),
                 grain_bytes: device.granularity_bytes(),
                 ineligible: eligibility.ledger_line(),
             },
         );
-        let sequences = KvSequences::new(
+        let mut sequences = KvSequences::new(
             loaded.geometry.clone(),
             kv.layout(),
             carve.slabs,
             loaded.limits.max_seqs,
         )?;
+        sequences.fix_pools(pools.split.as_ref());
         timings.carve_us = watch.lap();
         timings.total_us = started.elapsed().as_micros() as u64;
-
-        let mut lengths: Vec<u32> = REPORTED_LENGTHS
-            .into_iter()
-            .filter(|length| *length < max_model_len)
-            .collect();
-        lengths.push(max_model_len);
         Ok(Engine {
-            carve: carve.report(&loaded.geometry, max_model_len, &lengths),
-            pool_tokens: carve.longest_request_tokens(&loaded.geometry),
+            carve: pools.report,
+            pool_tokens: pools.longest_tokens,
+            policy: options.policy,
             scheduler: Scheduler::new(loaded.limits.max_chunk_tokens),
             ledger,
             timings,

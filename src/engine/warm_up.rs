@@ -32,18 +32,18 @@ impl WarmUp<'_> {
     /// Captures, uploads and runs a graph of every bucket, the largest first: what it makes the driver allocate serves the others.
     pub fn capture(
         &mut self,
-        layouts: &BTreeMap<Bucket, StepLayout>,
+        layouts: &[&StepLayout],
         progress: &mut dyn FnMut(Progress),
     ) -> Result<BTreeMap<Bucket, Captured>, EngineError> {
         let mut graphs = BTreeMap::new();
         let total = layouts.len() as u32;
-        for (done, (bucket, layout)) in (1..).zip(layouts.iter().rev()) {
+        for (done, layout) in (1..).zip(layouts.iter().rev()) {
             let captured =
                 self.capture_one(|warm_up| warm_up.forward.issue(warm_up.stream, layout))?;
             self.copy_in(layout)?;
             captured.exec.launch(self.stream)?;
             self.stream.synchronize()?;
-            graphs.insert(*bucket, captured);
+            graphs.insert(layout.bucket, captured);
             progress(Progress::Capture { done, total });
         }
         Ok(graphs)
@@ -59,21 +59,24 @@ impl WarmUp<'_> {
         Ok(captured)
     }
 
-    /// Runs the largest bucket of each phase, and what comes before a step, without graphs.
-    pub fn eagerly(&mut self, layouts: &BTreeMap<Bucket, StepLayout>) -> Result<(), EngineError> {
+    /// As [`WarmUp::capture_moves`], without a graph.
+    pub fn issue_moves(&mut self) -> Result<(), EngineError> {
+        self.copy_no_moves()?;
+        self.moves.issue(self.stream, self.forward)?;
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Runs the largest bucket of each phase without graphs.
+    pub fn eagerly(&mut self, layouts: &[&StepLayout]) -> Result<(), EngineError> {
         for phase in [Phase::Prefill, Phase::Decode] {
-            if let Some(layout) = layouts
-                .values()
-                .rfind(|layout| layout.bucket.phase == phase)
-            {
+            let mut layouts = layouts.iter();
+            if let Some(layout) = layouts.rfind(|layout| layout.bucket.phase == phase) {
                 self.copy_in(layout)?;
                 self.forward.issue(self.stream, layout)?;
                 self.stream.synchronize()?;
             }
         }
-        self.copy_no_moves()?;
-        self.moves.issue(self.stream, self.forward)?;
-        Ok(self.stream.synchronize()?)
+        Ok(())
     }
 
     fn capture_one(

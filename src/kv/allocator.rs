@@ -58,6 +58,8 @@ struct Pool {
     page_units: u32,
     by_page_units: FastDiv,
     slabs: u32,
+    /// Slabs that it may hold.
+    most_slabs: u32,
     /// Pages held, the null page included.
     used_pages: u64,
     /// Free pages that can be handed out: of open slabs.
@@ -147,6 +149,10 @@ impl Allocator {
         let slab = match self.pools[group.index()].open.fullest() {
             Some(slab) => slab,
             None => {
+                let pool = &self.pools[group.index()];
+                if pool.slabs >= pool.most_slabs {
+                    return None;
+                }
                 let slab = self.arena.first()?;
                 self.arena.remove(slab);
                 self.adopt(slab, group.0);
@@ -213,15 +219,28 @@ impl Allocator {
     }
 
     /// Whether `demand[g]` more pages of each group can be handed out now; the same answer as
-    /// [`FreeMemory::fits`], without building one.
+    /// [`FreeMemory::fits`], without building one, but that a pool does not go beyond what a static policy gives it.
     #[must_use]
     pub fn fits(&self, demand: &[u64]) -> bool {
-        let pools = self.pools.iter().zip(demand);
-        let slabs = pools.map(|(pool, &pages)| match pages.checked_sub(pool.free_pages) {
-            None | Some(0) => 0,
-            Some(missing) => u128::from(missing.div_ceil(u64::from(pool.pages_per_slab))),
-        });
-        slabs.sum::<u128>() <= u128::from(self.arena.len())
+        let mut drawn = 0_u128;
+        for (pool, &pages) in self.pools.iter().zip(demand) {
+            if pages <= pool.free_pages {
+                continue;
+            }
+            let slabs = (pages - pool.free_pages).div_ceil(u64::from(pool.pages_per_slab));
+            if slabs > u64::from(pool.most_slabs.saturating_sub(pool.slabs)) {
+                return false;
+            }
+            drawn += u128::from(slabs);
+        }
+        drawn <= u128::from(self.arena.len())
+    }
+
+    /// Slabs that each pool may hold; one that holds more keeps them.
+    pub(super) fn set_most_slabs(&mut self, most_slabs: &[u32]) {
+        for (pool, &most) in self.pools.iter_mut().zip(most_slabs) {
+            pool.most_slabs = most;
+        }
     }
 
     /// Slabs in the arena, in no pool.
@@ -566,6 +585,7 @@ impl Pool {
             page_units,
             by_page_units: FastDiv::new(page_units),
             slabs: 0,
+            most_slabs: u32::MAX,
             used_pages: 0,
             free_pages: 0,
             open: OpenSlabs::new(layout.pages_per_slab, slabs),

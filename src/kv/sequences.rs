@@ -37,6 +37,7 @@ use super::window;
 
 mod append;
 mod compact;
+mod fixed;
 mod fork;
 mod held;
 mod prefix;
@@ -126,6 +127,8 @@ pub struct KvSequences {
     last_pages: Vec<PageEntry>,
     /// Pages of each group that live sequences were promised.
     promised: Vec<u64>,
+    /// Pages of each group that may be promised at most: what a static policy gives its pool.
+    most_pages: Vec<u64>,
     /// By how much the sequences' full pages exceed the distinct ones among them.
     shared: Vec<u64>,
     launched: StepId,
@@ -169,6 +172,7 @@ impl KvSequences {
             last_pages: vec![PageEntry(0); max_sequences as usize * groups],
             free_slots: (0..max_sequences).rev().collect(),
             promised: vec![0; groups],
+            most_pages: vec![u64::MAX; groups],
             shared: vec![0; groups],
             launched: StepId(0),
             completed: StepId(0),
@@ -293,7 +297,7 @@ impl KvSequences {
     fn check_room(&self, max_tokens: u32, alone: &[u64], more: &[u64]) -> Result<(), KvError> {
         let slabs = u64::from(self.allocator.online_slabs());
         let whole = FreeMemory::empty(self.allocator.layout(), slabs);
-        if !whole.fits(alone) {
+        if !self.can_hold(&whole, alone) {
             let longest_tokens = self.longest_tokens(&whole, max_tokens);
             return Err(KvError::NeverFits {
                 tokens: max_tokens,
@@ -302,7 +306,7 @@ impl KvSequences {
         }
         let groups = self.promised.iter().zip(&self.shared).zip(more);
         let charged = groups.map(|((promised, shared), more)| promised + more - shared);
-        if whole.fits(&charged.collect::<Vec<_>>()) {
+        if self.can_hold(&whole, &charged.collect::<Vec<_>>()) {
             Ok(())
         } else {
             Err(KvError::NoRoomNow { tokens: max_tokens })
@@ -314,7 +318,7 @@ impl KvSequences {
         let (mut low, mut high) = (0, most_tokens);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            if whole.fits(&self.pages_for(middle)) {
+            if self.can_hold(whole, &self.pages_for(middle)) {
                 low = middle
             } else {
                 high = middle - 1

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use neap::DeviceChoice;
+use neap::kv::eligibility::Role;
 use neap::kv::{KvDtype, Policy};
 
 /// Runs language models that mix full and sliding-window attention: graphs are captured first, KV pools are
@@ -60,9 +61,33 @@ pub struct RunArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub headroom: Option<u64>,
 
+    /// How the KV pools share the memory: dynamic, ratio(0.8), requests(256) or workload(1024,256)
+    #[arg(long, value_name = "POLICY", default_value_t = Policy::Dynamic)]
+    pub policy: Policy,
+
+    /// No more KV than this many resident tokens can fill
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
+    pub max_kv_tokens: Option<u32>,
+
+    /// Capture the graphs of one role alone: both, prefill or decode; what else comes runs without graphs
+    #[arg(long, value_name = "ROLE", default_value = "both", value_parser = role)]
+    pub role: Role,
+
+    /// Continue the prompt this many times: the k-th begins with the k-th most likely token
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub completions: u32,
+
+    /// Compute every prompt in full; the tokens are the same
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+
     /// Launch kernel by kernel instead of replaying graphs; the tokens are the same
     #[arg(long)]
     pub eager: bool,
+
+    /// Draw the device's memory before and after the carve into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 
     /// Print one JSON object with ledger, carve, tokens, text and timings instead of streaming
     #[arg(long)]
@@ -221,6 +246,16 @@ fn bytes(text: &str) -> Result<u64, String> {
     let scaled = whole.checked_mul(u128::from(scale)).ok_or_else(accepted)?
         + numerator * u128::from(scale) / denominator;
     u64::try_from(scaled).map_err(|_| "is more than 2^64 bytes; give a smaller size".to_owned())
+}
+
+/// A role by its name.
+fn role(text: &str) -> Result<Role, String> {
+    match text {
+        "both" => Ok(Role::Both),
+        "prefill" => Ok(Role::Prefill),
+        "decode" => Ok(Role::Decode),
+        _ => Err("expected both, prefill or decode".to_owned()),
+    }
 }
 
 /// A number of tokens; `8k` is 8 * 1024.

@@ -8,7 +8,7 @@ use neap::kv::{self, Caps, PageSize, PlanOptions, Shard};
 use serde_json::Value;
 
 use crate::args::PlanArgs;
-use crate::report::{CommandError, print, print_json};
+use crate::report::{CommandError, print, print_json, write_file};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), CommandError> {
@@ -41,12 +41,7 @@ pub fn run(args: &PlanArgs) -> Result<(), CommandError> {
         let svg = plan
             .map(title, device_bytes.unwrap_or(options.kv_bytes))
             .to_svg();
-        fs::write(path, svg).map_err(|error| {
-            CommandError::Refused(format!(
-                "{} cannot be written ({error}); name a file in a folder that exists",
-                path.display()
-            ))
-        })?;
+        write_file(path, &svg)?;
     }
     if args.json {
         print_json(&plan)

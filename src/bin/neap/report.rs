@@ -1,6 +1,8 @@
 //! How the program ends and how it writes: one sentence for what went wrong, and a reader that hangs up is no error.
 
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Why a command did not do what it was asked.
@@ -90,6 +92,16 @@ pub fn print(text: &str) -> Result<(), CommandError> {
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), CommandError> {
     let text = serde_json::to_string_pretty(value).map_err(CommandError::refused)?;
     print(&(text + "\n"))
+}
+
+/// Writes a file that the command line names.
+pub fn write_file(path: &Path, text: &str) -> Result<(), CommandError> {
+    fs::write(path, text).map_err(|error| {
+        CommandError::Refused(format!(
+            "{} cannot be written ({error}); name a file in a folder that exists",
+            path.display()
+        ))
+    })
 }
 
 /// Writes to standard error; nothing depends on it arriving.

@@ -7,29 +7,43 @@ use std::time::{Duration, Instant};
 
 use neap::engine::{Engine, EngineOptions, FinishReason, Request};
 use neap::model::Tokenizer;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::bundled;
-use crate::report::{CommandError, note, print, print_json};
+use crate::report::{CommandError, note, print, print_json, write_file};
 use crate::session;
+
+/// One completion.
+#[derive(Serialize)]
+struct Completion {
+    tokens: Vec<u32>,
+    text: String,
+    finish_reason: FinishReason,
+}
 
 /// What was generated, and when.
 struct Generated {
-    tokens: Vec<u32>,
-    text: String,
-    finish: FinishReason,
+    /// One or more, the likeliest beginning first.
+    completions: Vec<Completion>,
     first_token: Duration,
     /// From the first token to the last.
     decode: Duration,
 }
 
 impl Generated {
-    /// Tokens a second after the first, 0 where there was only one.
+    fn num_tokens(&self) -> usize {
+        let completions = self.completions.iter();
+        completions.map(|completion| completion.tokens.len()).sum()
+    }
+
+    /// Tokens a second after the first of each completion, 0 where there was only one.
     fn decode_tokens_per_second(&self) -> f64 {
-        match self.tokens.len() {
-            0 | 1 => 0.0,
-            count => (count - 1) as f64 / self.decode.as_secs_f64().max(1e-9),
+        let later = self.num_tokens().saturating_sub(self.completions.len());
+        match later {
+            0 => 0.0,
+            count => count as f64 / self.decode.as_secs_f64().max(1e-9),
         }
     }
 }
@@ -54,6 +68,10 @@ fn on_device(
     let mut options = EngineOptions {
         page_size: args.page_size,
         eager: args.eager,
+        policy: args.policy,
+        role: args.role,
+        max_kv_tokens: args.max_kv_tokens.map(u64::from),
+        prefix_cache: !args.no_prefix_cache,
         ..EngineOptions::default()
     };
     if let Some(bytes) = args.headroom {
@@ -75,20 +93,26 @@ fn on_device(
             prompt_tokens.len()
         ));
     }
+    if let Some(path) = &args.svg {
+        let title = format!("{} on {}", model.display(), device.name());
+        write_file(path, &engine.memory_map(title).to_svg())?;
+    }
     let generated = generate(&mut engine, &tokenizer, &prompt_tokens, args)?;
     let startup_timings =
         serde_json::to_value(engine.startup_timings()).map_err(CommandError::refused)?;
     engine.close().map_err(CommandError::refused)?;
     if args.json {
+        let first = &generated.completions[0];
         return print_json(&json!({
             "model": model,
             "device": session::device_json(device)?,
             "ledger": ledger,
             "carve": carve,
             "prompt_tokens": prompt_tokens,
-            "tokens": generated.tokens,
-            "text": generated.text,
-            "finish_reason": generated.finish,
+            "tokens": first.tokens,
+            "text": first.text,
+            "finish_reason": first.finish_reason,
+            "completions": generated.completions,
             "timings": {
                 "clock": if device.driver().is_emulator() { "host wall clock of the emulator" } else { "host wall clock" },
                 "startup_us": startup.as_micros() as u64,
@@ -101,8 +125,8 @@ fn on_device(
     }
     note(&format!(
         "\n{} tokens, ended by {}; start-up {:.2} s, first token after {:.0} ms, then {:.1} tokens/s{}",
-        generated.tokens.len(),
-        generated.finish,
+        generated.num_tokens(),
+        generated.completions[0].finish_reason,
         startup.as_secs_f64(),
         generated.first_token.as_secs_f64() * 1e3,
         generated.decode_tokens_per_second(),
@@ -121,42 +145,60 @@ fn generate(
     prompt_tokens: &[u32],
     args: &RunArgs,
 ) -> Result<Generated, CommandError> {
-    let show = |piece: &str| if args.json { Ok(()) } else { print(piece) };
-    let stop_tokens = engine.stop_tokens().to_vec();
+    // Several completions come interleaved, so they are shown when they are whole.
+    let streamed = args.completions == 1 && !args.json;
+    let show = |piece: &str| if streamed { print(piece) } else { Ok(()) };
     let request = Request {
         prompt: prompt_tokens.to_vec(),
         max_new_tokens: args.max_new_tokens,
-        stop_tokens,
+        stop_tokens: engine.stop_tokens().to_vec(),
     };
     let started = Instant::now();
-    engine.submit(request).map_err(CommandError::refused)?;
-    let mut stream = tokenizer.stream();
-    let mut generated = Generated {
-        tokens: Vec::new(),
-        text: String::new(),
-        finish: FinishReason::Length,
-        first_token: Duration::ZERO,
-        decode: Duration::ZERO,
-    };
+    let ids = engine
+        .submit_completions(request, args.completions)
+        .map_err(CommandError::refused)?;
+    let mut streams: Vec<_> = ids.iter().map(|_| tokenizer.stream()).collect();
+    let mut completions: Vec<_> = ids
+        .iter()
+        .map(|_| Completion {
+            tokens: Vec::new(),
+            text: String::new(),
+            finish_reason: FinishReason::Length,
+        })
+        .collect();
+    let mut first_token = Duration::ZERO;
     while engine.has_work() {
         for event in engine.step().map_err(CommandError::refused)? {
-            if generated.tokens.is_empty() {
-                generated.first_token = started.elapsed();
+            let Some(place) = ids.iter().position(|id| *id == event.request) else {
+                continue;
+            };
+            if first_token.is_zero() {
+                first_token = started.elapsed();
             }
-            generated.tokens.push(event.token);
+            let (completion, stream) = (&mut completions[place], &mut streams[place]);
+            completion.tokens.push(event.token);
             if let Some(reason) = event.finished {
-                generated.finish = reason;
+                completion.finish_reason = reason;
             }
             let piece = stream.push(event.token).map_err(CommandError::refused)?;
             show(&piece)?;
-            generated.text += &piece;
+            completion.text += &piece;
         }
     }
-    generated.decode = started.elapsed().saturating_sub(generated.first_token);
-    let rest = stream.finish().map_err(CommandError::refused)?;
-    show(&(rest.clone() + "\n"))?;
-    generated.text += &rest;
-    Ok(generated)
+    let decode = started.elapsed().saturating_sub(first_token);
+    for (place, (completion, stream)) in completions.iter_mut().zip(streams).enumerate() {
+        let rest = stream.finish().map_err(CommandError::refused)?;
+        show(&(rest.clone() + "\n"))?;
+        completion.text += &rest;
+        if !streamed && !args.json {
+            print(&format!("[{}]{}\n", place + 1, completion.text))?;
+        }
+    }
+    Ok(Generated {
+        completions,
+        first_token,
+        decode,
+    })
 }
 
 fn prompt(args: &RunArgs) -> Result<String, CommandError> {
