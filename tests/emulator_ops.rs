@@ -38,5 +38,7 @@ mod memory;
 mod memory_rare;
 #[path = "emulator_ops/probes.rs"]
 mod probes;
+#[path = "emulator_ops/short_formats.rs"]
+mod short_formats;
 #[path = "emulator_ops/tensor_types.rs"]
 mod tensor_types;

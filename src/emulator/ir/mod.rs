@@ -15,6 +15,7 @@ mod lower_atomic;
 mod lower_call;
 mod lower_compare;
 mod lower_control;
+mod lower_convert;
 mod lower_hopper;
 mod lower_memory;
 mod lower_move;
