@@ -134,10 +134,15 @@ calls! {
     }
 
     "cuMemGetAddressRange_v2" fn mem_get_address_range(base: Out<u64>, bytes: Out<usize>, pointer: u64) {
-        let device = registry::device_of_address(pointer).ok_or_else(|| not_found(pointer))?;
+        let device = registry::device_of_address(pointer)
+            .or_else(|| device_of_pinned(pointer))
+            .ok_or_else(|| not_found(pointer))?;
         let mut state = device.lock();
         state.begin(CALL)?;
-        let (begin, len) = state.range_at(pointer).ok_or_else(|| not_found(pointer))?;
+        let pinned = state.pinned_at(pointer).map(|(begin, buffer)| (begin, buffer.bytes as u64));
+        let (begin, len) = pinned
+            .or_else(|| state.range_at(pointer))
+            .ok_or_else(|| not_found(pointer))?;
         base.put_if_wanted(begin);
         bytes.put_if_wanted(len as usize);
         Ok(())

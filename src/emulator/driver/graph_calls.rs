@@ -25,7 +25,14 @@ const FLAGS: u64 = abi::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH as u64
 impl State {
     /// Makes a graph executable; gives the serial.
     fn instantiate(&mut self, graph: u64, flags: u64) -> Result<u64, Failure> {
-        if flags & u64::from(abi::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 {
+        let on_device = u64::from(abi::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH);
+        let frees = u64::from(abi::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+        if flags & on_device != 0 && flags & frees != 0 {
+            return Err(Failure::invalid(
+                "a graph that kernels launch cannot free its memory at launch",
+            ));
+        }
+        if flags & on_device != 0 {
             return Err(Failure::new(
                 CuResult::NOT_SUPPORTED,
                 "graphs that kernels launch are not emulated",

@@ -99,6 +99,11 @@ pub(super) fn check_length(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
+/// True where bytes begin as a fatbin does.
+pub(super) fn is_fatbin(bytes: &[u8]) -> bool {
+    bytes.starts_with(&FATBIN_MAGIC.to_le_bytes())
+}
+
 /// Bytes of a fatbin by its header, which is 16 bytes.
 fn fatbin_bytes(header: &[u8]) -> Result<usize, Failure> {
     let header_bytes = usize::from(u16_at(header, 6));

@@ -68,7 +68,9 @@ impl Link {
             ));
         }
         let mut whole = bytes.to_vec();
-        whole.push(0);
+        if !image::is_fatbin(bytes) {
+            whole.push(0);
+        }
         image::check_length(&whole)?;
         // SAFETY: the bytes are a whole image, as was just checked.
         let image = unsafe { image::read(whole.as_ptr(), self.capability) }?;

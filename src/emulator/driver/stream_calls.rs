@@ -220,11 +220,12 @@ pub(super) unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -
 pub(super) unsafe extern "C" fn event_synchronize(event: CUevent) -> CuResult {
     entry("cuEventSynchronize", || {
         let (device, event) = named(event as u64, Kind::Event, "event")?;
+        device.lock().refuse_captured_event(event)?;
         refuse_unsafe_call("cuEventSynchronize")?;
         wait(
             "cuEventSynchronize",
             &device,
-            |state| state.refuse_captured_event(event),
+            |_| Ok(()),
             |state| state.event_complete(event, true),
         )
     })
@@ -234,9 +235,9 @@ pub(super) unsafe extern "C" fn event_synchronize(event: CUevent) -> CuResult {
 pub(super) unsafe extern "C" fn event_query(event: CUevent) -> CuResult {
     entry("cuEventQuery", || {
         let (device, event) = named(event as u64, Kind::Event, "event")?;
+        device.lock().refuse_captured_event(event)?;
         refuse_unsafe_call("cuEventQuery")?;
         on_device("cuEventQuery", &device, |state| {
-            state.refuse_captured_event(event)?;
             if state.event_complete(event, false)? {
                 return Ok(());
             }
