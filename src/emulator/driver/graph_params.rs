@@ -9,7 +9,7 @@ use super::entry::named;
 use super::failure::Failure;
 use super::graph_calls::kernel_params;
 use super::launch_calls::LaunchAttributes;
-use super::module_calls::LaunchShape;
+use super::launches::LaunchShape;
 use super::registry::{self, Kind};
 use super::state::State;
 use super::work::{Copy, Fill, HostCall, HostFunction, Place, Side, Work};

@@ -29,6 +29,7 @@ mod graphs;
 mod image;
 mod jit_log;
 mod launch_calls;
+mod launches;
 mod library_calls;
 mod limits;
 mod link_calls;
@@ -117,7 +118,7 @@ pub(super) static API: Api = Api {
     cu_func_set_attribute: module_calls::func_set_attribute,
     cu_func_get_name: Some(module_calls::func_get_name),
     cu_func_get_param_info: Some(module_calls::func_get_param_info),
-    cu_launch_kernel: module_calls::launch_kernel,
+    cu_launch_kernel: launches::launch_kernel,
     cu_graph_instantiate_with_flags: graph_calls::graph_instantiate_with_flags,
     cu_graph_upload: graph_calls::graph_upload,
     cu_graph_launch: graph_calls::graph_launch,
