@@ -38,6 +38,9 @@ pub struct EngineOptions {
     pub role: Role,
     /// No more KV than so many resident tokens can fill.
     pub max_kv_tokens: Option<u64>,
+    /// Maps the memory of the weights but reads none of the checkpoint's tensors, and captures graphs without computing anything:
+    /// what a device holds of a large model, in a moment. Tokens mean nothing then.
+    pub dummy_weights: bool,
     /// Upper bound on KV bytes, for tests and for sharing a device.
     pub kv_limit_bytes: Option<u64>,
     /// Batch sizes for which a decode graph is captured; powers of two up to `max_seqs` where this is `None`.
@@ -60,6 +63,7 @@ impl Default for EngineOptions {
             policy: Policy::Dynamic,
             role: Role::Both,
             max_kv_tokens: None,
+            dummy_weights: false,
             kv_limit_bytes: None,
             decode_buckets: None,
             prefill_buckets: None,

@@ -284,14 +284,16 @@ impl Engine {
                 total_bytes,
             })
         };
-        upload_weights(
-            &context,
-            &stream,
-            weights_base,
-            &loaded.weights,
-            &loaded.checkpoint,
-            &mut uploaded,
-        )?;
+        if !options.dummy_weights {
+            upload_weights(
+                &context,
+                &stream,
+                weights_base,
+                &loaded.weights,
+                &loaded.checkpoint,
+                &mut uploaded,
+            )?;
+        }
         meter.record(Stage::Arena, context.mem_info()?);
         timings.weights_us = watch.lap();
 
@@ -360,6 +362,7 @@ impl Engine {
             staging: &mut staging,
             null_pages,
             windows: loaded.windows(),
+            computes: !options.dummy_weights,
         };
         let (captured, eager): (Vec<_>, Vec<_>) = layouts
             .values()
