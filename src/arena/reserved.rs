@@ -5,7 +5,9 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::gate::AllocationGate;
-use crate::driver::{AddressReservation, Context, DevicePtr, DriverError, PhysicalAllocation};
+use crate::driver::{
+    AddressReservation, Context, DevicePtr, DriverError, MemoryUse, PhysicalAllocation,
+};
 
 /// A range of device addresses, backed from its start up to [`mapped_bytes`](Self::mapped_bytes), handed out from
 /// its start up to [`used_bytes`](Self::used_bytes).
@@ -165,8 +167,18 @@ impl Arena {
                 mapped_bytes: self.mapped_bytes,
             });
         };
+        let gap = self.base().add(self.used_bytes);
+        let what = format!("between two parts of the {} arena", self.name);
+        let device = self.context.device();
+        device.annotate(gap, start - self.used_bytes, &what, MemoryUse::Withheld);
+        let what = format!("{bytes} bytes of the {} arena", self.name);
+        let pointer = self.base().add(start);
+        device.annotate(pointer, bytes, &what, MemoryUse::HandedOut);
+        let what = format!("a part of the {} arena that nobody was given", self.name);
+        let rest = self.mapped_bytes - end;
+        device.annotate(self.base().add(end), rest, &what, MemoryUse::Withheld);
         self.used_bytes = end;
-        Ok(self.base().add(start))
+        Ok(pointer)
     }
 
     /// The context of the addresses.
@@ -244,6 +256,8 @@ impl Arena {
             });
         }
         let at = self.mapped_bytes;
+        // Once parts are handed out, nothing else may be touched.
+        let withhold = self.used_bytes > 0;
         let map = || {
             let allocation = Arc::new(PhysicalAllocation::new(&self.context, bytes)?);
             self.reservation.map(at, allocation)?;
@@ -256,6 +270,13 @@ impl Arena {
         map().map_err(|source| ArenaError::driver(self.name, source))?;
         self.mapped_bytes += bytes;
         self.extent_ends.push(self.mapped_bytes);
+        if withhold {
+            let what = format!("a part of the {} arena that nobody was given", self.name);
+            let address = self.base().add(at);
+            self.context
+                .device()
+                .annotate(address, bytes, &what, MemoryUse::Withheld);
+        }
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::fmt;
 
-use super::{Api, CuResult, DriverError, abi};
+use super::{Api, CuResult, DevicePtr, DriverError, abi};
 
 /// One loaded driver: NVIDIA's ([`Driver::cuda`]) or the emulator's (`Driver::emulator`).
 #[derive(Clone)]
@@ -11,18 +11,37 @@ pub struct Driver {
     api: &'static Api,
     emulator: bool,
     used_bytes: UsedBytes,
+    annotate: Option<Annotate>,
 }
+
+/// Whether a part of mapped memory is somebody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryUse {
+    /// It was handed out: kernels may touch it.
+    HandedOut,
+    /// Nobody has it, or it was given back: touching it is a bug.
+    Withheld,
+}
+
+/// Where a driver listens to what arenas say about parts of their memory; false when it does not.
+pub(crate) type Annotate = fn(&Device, DevicePtr, u64, &str, MemoryUse) -> bool;
 
 /// How a driver tells, without a context, how much of a device is in use.
 pub(crate) type UsedBytes = fn(&Device) -> Option<u64>;
 
 impl Driver {
     /// A driver over a filled table.
-    pub(crate) fn from_api(api: &'static Api, emulator: bool, used_bytes: UsedBytes) -> Driver {
+    pub(crate) fn from_api(
+        api: &'static Api,
+        emulator: bool,
+        used_bytes: UsedBytes,
+        annotate: Option<Annotate>,
+    ) -> Driver {
         Driver {
             api,
             emulator,
             used_bytes,
+            annotate,
         }
     }
 
@@ -186,6 +205,22 @@ pub struct Device {
 }
 
 impl Device {
+    /// Says what a part of mapped device memory is, in a noun phrase, and whether it may be touched. Only the emulator's
+    /// checked mode listens; there, work issued from now on that touches withheld memory is reported.
+    pub fn annotate(&self, address: DevicePtr, bytes: u64, name: &str, memory_use: MemoryUse) {
+        if let Some(annotate) = self.driver.annotate {
+            annotate(self, address, bytes, name, memory_use);
+        }
+    }
+
+    /// Whether anybody listens to [`Device::annotate`].
+    #[must_use]
+    pub fn is_annotated(&self) -> bool {
+        self.driver
+            .annotate
+            .is_some_and(|annotate| annotate(self, DevicePtr::NULL, 0, "", MemoryUse::HandedOut))
+    }
+
     /// The driver the device belongs to.
     #[must_use]
     pub fn driver(&self) -> &Driver {

@@ -69,7 +69,7 @@ impl Driver {
         if !result.is_success() {
             return Err(DriverError::from_call("cuInit", result, String::new()));
         }
-        Ok(Driver::from_api(api, false, super::nvml::used_bytes))
+        Ok(Driver::from_api(api, false, super::nvml::used_bytes, None))
     }
 }
 

@@ -53,7 +53,7 @@ mod vmm;
 
 pub use api::Api;
 pub use context::{Context, MemInfo};
-pub use device::{Attribute, Device, Driver};
+pub use device::{Attribute, Device, Driver, MemoryUse};
 pub use error::DriverError;
 pub use event::Event;
 pub use graph::{Graph, GraphExec, KernelNode, NodeKind};

@@ -56,7 +56,12 @@ impl Driver {
             result.is_success(),
             "the emulator's cuInit has no way to fail"
         );
-        Driver::from_api(api, true, driver::used_without_context_bytes)
+        Driver::from_api(
+            api,
+            true,
+            driver::used_without_context_bytes,
+            Some(driver::annotate),
+        )
     }
 }
 

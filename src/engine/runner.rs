@@ -6,7 +6,8 @@ use crate::arena::Arena;
 use crate::driver::{Context, Graph, GraphExec, PinnedBuffer, Stream};
 use crate::kernels::{self, DecodeRowInput, Phase, PrefillSegment, TableUpdate};
 use crate::kv::{
-    self, GroupId, KvArena, KvError, KvSequences, PageMove, PrefixTree, SequenceId, StepId,
+    self, GroupId, KvArena, KvError, KvSequences, PageMove, PageWatch, PrefixTree, SequenceId,
+    StepId,
 };
 
 use super::EngineError;
@@ -66,6 +67,8 @@ pub(super) struct Runner {
     pub staging: Staging,
     /// `[max output rows]` u32.
     pub sampled_image: PinnedBuffer,
+    /// Tells the emulator's checked mode which pages are in use.
+    pub page_watch: Option<PageWatch>,
     pub kv: KvArena,
     pub workspace: Arena,
     pub weights: Arena,
@@ -207,6 +210,9 @@ impl Runner {
 
     /// Writes the table entries that are pending and makes the copies of a step, before anything of it runs.
     pub fn prepare(&mut self, copies: &[PageMove]) -> Result<(), EngineError> {
+        if let Some(watch) = &mut self.page_watch {
+            watch.hand_out(self.sequences.allocator());
+        }
         let (stream, forward, moves) = (&self.stream, &self.forward, &self.moves);
         let graph = &self.moves_graph;
         let launch = || match graph {
@@ -221,6 +227,10 @@ impl Runner {
             copies,
             launch,
         )?;
+        // What moved away is read by the copies just launched, and by nothing after them.
+        if let Some(watch) = &mut self.page_watch {
+            watch.withhold(self.sequences.allocator());
+        }
         self.pending.clear();
         Ok(())
     }

@@ -11,8 +11,8 @@ use crate::kernels::{self, Kernels, KvView, Phase};
 use crate::kv::eligibility::{Eligibility, StartUp, eligibility};
 use crate::kv::reserve::{PrefillGraphs, StaticReserve};
 use crate::kv::{
-    self, Caps, Carve, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, PolicyError,
-    PrefixTree, Shard, SlabLayout,
+    self, Caps, Carve, Geometry, KvArena, KvDtype, KvSequences, PageEntry, PageSize, PageWatch,
+    PolicyError, PrefixTree, Shard, SlabLayout,
 };
 use crate::model::{Checkpoint, ModelConfig, ModelError, ModelProgram, WeightLayout};
 
@@ -465,6 +465,7 @@ impl Engine {
                 num_moved_pages: 0,
                 staging,
                 sampled_image,
+                page_watch: PageWatch::new(&kv),
                 kv,
                 workspace: workspace_arena,
                 weights,

@@ -9,6 +9,12 @@ pub enum KernelError {
     /// The driver refused a call.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// The kernel is in none of the texts that were loaded.
+    #[error("{kernel} is not loaded: give `Kernels::load_ptx` a text that holds it")]
+    NotLoaded {
+        /// The kernel.
+        kernel: &'static str,
+    },
     /// No kernel is built for this head_dim.
     #[error("{kernel}: head_dim {head_dim} is not built; use a model with head_dim 64, 128 or 256")]
     HeadDim {

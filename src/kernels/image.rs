@@ -35,15 +35,20 @@ impl Image {
 
     /// Names of the kernels in it, as the PTX declares them.
     pub fn kernel_names(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let text = self.ptx.split_last().map_or(&[][..], |(_, text)| text);
-        str::from_utf8(text)
-            .unwrap_or_default()
-            .lines()
-            .filter_map(|line| {
-                let after = line.trim_start().strip_prefix(".visible .entry ")?;
-                Some(after.trim_end().trim_end_matches('(').trim_end())
-            })
+        kernel_names(self.ptx)
     }
+}
+
+/// Names of the kernels that a PTX text declares; a NUL may end the text.
+pub(super) fn kernel_names(ptx: &[u8]) -> impl Iterator<Item = &str> {
+    let text = ptx.strip_suffix(&[0]).unwrap_or(ptx);
+    str::from_utf8(text)
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| {
+            let after = line.trim_start().strip_prefix(".visible .entry ")?;
+            Some(after.trim_end().trim_end_matches('(').trim_end())
+        })
 }
 
 #[cfg(test)]

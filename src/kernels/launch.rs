@@ -31,7 +31,7 @@ use super::shape::{self, Phase, Shape};
 /// - all of it stays mapped, and nothing else writes it, until the launch (or each replay of a graph holding it) is complete.
 #[derive(Debug)]
 pub struct Kernels {
-    by_name: HashMap<&'static str, Kernel>,
+    by_name: HashMap<String, Kernel>,
     image_bytes: u64,
 }
 
@@ -62,20 +62,42 @@ impl Kernels {
     /// device's blocks are too small.
     pub fn load(context: &Context) -> Result<Kernels, KernelError> {
         let device = context.device();
+        let images = image::images().iter();
+        let images = images.map(|image| (image.ptx, image.bytes_for(device.driver())));
+        Kernels::from_images(context, images)
+    }
+
+    /// Loads PTX texts instead of the embedded images: kernels of these names and parameters, such as mutants of them.
+    /// What no text holds cannot be launched.
+    ///
+    /// # Errors
+    /// As for [`Kernels::load`].
+    pub fn load_ptx(context: &Context, texts: &[String]) -> Result<Kernels, KernelError> {
+        let images = texts.iter().map(|text| (text.as_bytes(), text.as_bytes()));
+        Kernels::from_images(context, images)
+    }
+
+    /// Loads images, each given as its PTX and as what the driver shall load.
+    fn from_images<'a>(
+        context: &Context,
+        images: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<Kernels, KernelError> {
+        let device = context.device();
         let mut by_name = HashMap::new();
         let mut image_bytes = 0;
-        for image in image::images() {
-            let bytes = image.bytes_for(device.driver());
+        for (ptx, bytes) in images {
             image_bytes += bytes.len() as u64;
             let module = Module::load(context, bytes)?;
-            for name in image.kernel_names() {
-                by_name.insert(name, module.kernel(name)?);
+            for name in image::kernel_names(ptx) {
+                by_name.insert(name.to_owned(), module.kernel(name)?);
             }
         }
         let allowed_bytes = device.attribute(Attribute::MaxSharedBytesPerBlockOptin)?;
         let allowed_bytes = u32::try_from(allowed_bytes).unwrap_or(0);
         for (name, needed_bytes) in shape::dynamic_shared_bytes() {
-            let kernel = &by_name[name];
+            let Some(kernel) = by_name.get(name) else {
+                continue;
+            };
             let static_bytes = kernel.static_shared_bytes()?;
             if needed_bytes + static_bytes > allowed_bytes {
                 return Err(KernelError::SharedMemory {
@@ -125,9 +147,13 @@ impl Kernels {
             block: [shape.threads, 1, 1],
             shared_bytes: shape.shared_bytes,
         };
+        let Some(kernel) = self.by_name.get(shape.kernel) else {
+            let kernel = shape.kernel;
+            return Err(KernelError::NotLoaded { kernel });
+        };
         // SAFETY: the kernel takes this struct (the driver compares the sizes, params.rs the layouts); the caller answers for
         // the addresses in it.
-        unsafe { stream.launch(&self.by_name[shape.kernel], config, params) }?;
+        unsafe { stream.launch(kernel, config, params) }?;
         Ok(())
     }
 

@@ -36,6 +36,7 @@ pub mod geometry;
 pub mod layer;
 pub mod map;
 pub mod page;
+pub mod page_watch;
 pub mod peers;
 pub mod plan;
 pub mod policy;
@@ -62,6 +63,7 @@ pub use geometry::{
     PageEntry, PageSize, Shard,
 };
 pub use kv_error::KvError;
+pub use page_watch::PageWatch;
 pub use plan::{Plan, PlanError, PlanOptions, plan};
 pub use policy::{Caps, Policy, PolicyError};
 pub use pool::{KvArena, KvArenaError, KvExtension};

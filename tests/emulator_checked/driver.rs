@@ -1,7 +1,8 @@
 //! Faults between launches, copies and the host.
 
 use crate::{Device, kernel};
-use neap::driver::{Context, Driver, Event, PinnedBuffer, Stream};
+use neap::arena::{AllocationGate, Arena};
+use neap::driver::{Context, Driver, Event, MemoryUse, PinnedBuffer, Stream};
 use neap::emulator::{self, CheckKind, CheckOptions, Profile};
 
 const STORE: &str = "st.global.u32 [%y], %t;";
@@ -190,4 +191,52 @@ fn a_report_ends_the_contexts_life_unless_it_is_only_collected() {
     );
     let fault = emulator::last_fault(ordinal).unwrap();
     assert!(fault.contains("uninitialised shared memory"), "{fault}");
+}
+
+#[test]
+fn past_the_end_of_an_allocation_and_of_a_part_of_an_arena() {
+    let gate = AllocationGate::new();
+    let device = Device::new(1);
+    let mut arena = Arena::reserve(&device.context, &gate, "test", 4 << 20).unwrap();
+    arena.map_to(4 << 20).unwrap();
+    let part = arena.alloc(1000, 256).unwrap();
+    let next = arena.alloc(1024, 256).unwrap();
+    // 256 threads write 1024 bytes: 24 more than the first part has.
+    device.run(&kernel(4, STORE), 1, 250, [part, part]);
+    device.run(&kernel(4, STORE), 1, 256, [next, next]);
+    assert_eq!(device.kinds(), []);
+    device.run(&kernel(4, STORE), 1, 256, [part, part]);
+    let reports = device.reports();
+    assert_eq!(reports[0].kind, CheckKind::OutOfBounds);
+    let text = reports[0].to_string();
+    for words in [
+        "between two parts of the test arena",
+        "behind 1000 bytes of the test arena",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    device.run(&kernel(4, STORE), 1, 257, [next, next]);
+    assert_eq!(device.kinds(), [CheckKind::OutOfBounds]);
+}
+
+#[test]
+fn released_memory_may_be_touched_by_what_was_issued_before() {
+    let device = Device::new(1);
+    let page = device.at(65536);
+    let annotate = |memory_use| {
+        let device = device.context.device();
+        device.annotate(page, 4096, "page 3 of a pool", memory_use);
+    };
+    annotate(MemoryUse::HandedOut);
+    device.launch(&device.stream, &kernel(4, STORE), 4, 64, [page, page]);
+    annotate(MemoryUse::Withheld);
+    device.stream.synchronize().unwrap();
+    assert_eq!(device.kinds(), []);
+    device.run(&kernel(4, STORE), 4, 64, [page, page]);
+    let reports = device.reports();
+    assert_eq!(reports[0].kind, CheckKind::UseAfterRelease);
+    assert!(reports[0].message.contains("page 3 of a pool"));
+    annotate(MemoryUse::HandedOut);
+    device.run(&kernel(4, STORE), 4, 64, [page, page]);
+    assert_eq!(device.kinds(), []);
 }

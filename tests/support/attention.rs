@@ -232,7 +232,8 @@ impl Case {
         let partial_o = rig.poisoned::<f32>(capacity as usize * width);
         let partial_ml = rig.poisoned::<[f32; 2]>(capacity as usize * num_q_heads);
         let out = rig.poisoned::<bf16>(bucket as usize * width);
-        items.resize(capacity as usize, bytemuck::Zeroable::zeroed());
+        // What a graph leaves behind the items of a step: no kernel may look at it.
+        items.resize(capacity as usize, stale());
         rows.resize(bucket as usize, bytemuck::Zeroable::zeroed());
         let params = DecodeAttentionParams {
             header,
@@ -335,7 +336,8 @@ impl Case {
             ..StepHeader::default()
         };
         header.num_items[GROUP as usize] = items.len() as u32;
-        items.resize(capacity as usize, bytemuck::Zeroable::zeroed());
+        // What a graph leaves behind the items of a step: no kernel may look at it.
+        items.resize(capacity as usize, stale());
         let out = rig.poisoned::<bf16>(bucket as usize * self.q_width());
         let params = PrefillAttentionParams {
             header: rig.header(header),
@@ -374,6 +376,11 @@ impl Case {
         });
         parts.collect()
     }
+}
+
+/// Bytes no work item has.
+fn stale<T: bytemuck::Pod>() -> T {
+    bytemuck::pod_read_unaligned(&vec![0xff; size_of::<T>()])
 }
 
 /// A shape with the usual scale.

@@ -15,9 +15,11 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
-use neap::driver::{AddressReservation, Context, DevicePtr, Driver, PhysicalAllocation, Stream};
+use neap::driver::{
+    AddressReservation, Context, Device, DevicePtr, Driver, PhysicalAllocation, Stream,
+};
 use neap::emulator::{self, Profile};
-use neap::kernels::{Kernels, StepHeader};
+use neap::kernels::{KernelError, Kernels, StepHeader};
 
 /// Device memory of one test.
 const ARENA_BYTES: u64 = 192 << 20;
@@ -60,6 +62,14 @@ impl Rig {
         (rig, ordinal)
     }
 
+    /// An emulated device with the kernels of these PTX texts and no others, and its ordinal.
+    pub fn with_ptx(emulated: Profile, texts: &[String]) -> Result<(Rig, u32), KernelError> {
+        let ordinal = emulator::add_device(emulated);
+        let device = Driver::emulator().device(ordinal).expect("just added");
+        let load = |context: &Context| Kernels::load_ptx(context, texts);
+        Ok((Rig::on(&device, load)?, ordinal))
+    }
+
     /// The device the environment names; `emulated` says what it is when it is an emulated one.
     fn open(emulated: Profile) -> Rig {
         let device = match std::env::var("NEAP_TEST_DEVICE").as_deref() {
@@ -72,15 +82,22 @@ impl Rig {
             }
             Ok(other) => panic!("NEAP_TEST_DEVICE is {other:?}, it must be `cuda` or `emu`"),
         };
-        let context = Context::retain_primary(&device).expect("a context");
+        Rig::on(&device, Kernels::load).expect("kernels load")
+    }
+
+    fn on(
+        device: &Device,
+        load: impl Fn(&Context) -> Result<Kernels, KernelError>,
+    ) -> Result<Rig, KernelError> {
+        let context = Context::retain_primary(device).expect("a context");
         let stream = Stream::new(&context).expect("a stream");
-        let kernels = Kernels::load(&context).expect("kernels load");
+        let kernels = load(&context)?;
         let bytes = ARENA_BYTES.next_multiple_of(device.granularity_bytes());
         let arena = AddressReservation::new(&context, bytes, 0).expect("addresses");
         let memory = Arc::new(PhysicalAllocation::new(&context, bytes).expect("memory"));
         arena.map(0, memory).expect("mapping");
         arena.set_access(0, bytes).expect("access");
-        Rig {
+        Ok(Rig {
             used_bytes: Cell::new(0),
             reserved_bytes: bytes,
             arena,
@@ -88,7 +105,7 @@ impl Rig {
             stream,
             context,
             headers: RefCell::default(),
-        }
+        })
     }
 
     /// `bytes` of device memory, 256-byte aligned, as they are.

@@ -20,6 +20,11 @@ impl Random {
         Random { state: seed }
     }
 
+    /// The same numbers in every run.
+    pub fn fixed(seed: u64) -> Random {
+        Random { state: seed }
+    }
+
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

@@ -50,7 +50,7 @@ mod user_objects;
 mod vmm_calls;
 mod work;
 
-use crate::driver::{Api, CuResult, Device};
+use crate::driver::{Api, CuResult, Device, DevicePtr, MemoryUse};
 use std::sync::Arc;
 
 use crate::emulator::check::Checker;
@@ -139,6 +139,30 @@ pub(super) fn used_without_context_bytes(device: &Device) -> Option<u64> {
     let device = registry::device(device.ordinal())?;
     let used = device.lock().used_without_context_bytes();
     Some(used)
+}
+
+/// Tells the checked mode of a device, if it has one, what a part of its memory is.
+pub(super) fn annotate(
+    device: &Device,
+    address: DevicePtr,
+    bytes: u64,
+    name: &str,
+    memory_use: MemoryUse,
+) -> bool {
+    let Some(device) = registry::device(device.ordinal()) else {
+        return false;
+    };
+    let mut state = device.lock();
+    let Some(checker) = state.check.clone() else {
+        return false;
+    };
+    // Work that was issued before still has what it was issued with.
+    let since = state.serial();
+    if let Some(memory) = checker.memory().as_mut() {
+        let forbidden = memory_use == MemoryUse::Withheld;
+        memory.set_zone(address.0, bytes, name.into(), forbidden, since);
+    }
+    true
 }
 
 /// The checked mode of a device, if there is such a device.
