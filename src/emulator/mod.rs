@@ -36,12 +36,14 @@ mod faults;
 mod mem;
 mod profile;
 mod report;
+mod time_model;
 
 pub use check::{CheckKind, CheckOptions, CheckReport};
 pub use exec::Counters;
 pub use faults::{FaultPlan, FaultPlanError, LaunchFault};
 pub use profile::Profile;
 pub use report::{DeviceReport, LiveObjects};
+pub use time_model::ModelTime;
 
 use crate::driver::{Api, CuResult, Driver};
 

@@ -29,6 +29,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Checks a device and a model: goldens, graph against eager, the ledger, a carve of the whole card
     Selftest(SelftestArgs),
+    /// Counts what each kernel of a model does, on the emulator: instructions, bytes, sectors, bank conflicts, modelled time
+    Counters(CountersArgs),
 }
 
 /// `neap run`.
@@ -194,6 +196,29 @@ pub struct SelftestArgs {
     /// Also write the table to this folder, as selftest.txt and selftest.json
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `neap counters`.
+#[derive(Debug, Args)]
+pub struct CountersArgs {
+    /// Folder with config.json, model.safetensors and tokenizer.json [default: the bundled gemma3-tiny-kjv]
+    pub model: Option<PathBuf>,
+
+    /// The emulator profile that says how many multiprocessors there are and how fast memory is
+    #[arg(long, value_name = "PROFILE", default_value = "h200")]
+    pub profile: String,
+
+    /// Tokens of the prompt
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_tokens: u32,
+
+    /// Tokens to generate
+    #[arg(long, value_name = "TOKENS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub new_tokens: u32,
 
     /// Print JSON
     #[arg(long)]

@@ -5,6 +5,7 @@
 
 mod args;
 mod bundled;
+mod counters;
 mod devices;
 mod goldens;
 mod plan;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Counters(args) => counters::run(&args),
         Command::Selftest(args) => selftest::run(&args),
     };
     report::exit(outcome)

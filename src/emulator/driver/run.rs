@@ -7,9 +7,9 @@ use super::registry;
 use super::state::State;
 use super::work::{Launch, Work};
 use crate::driver::CuResult;
-use crate::emulator::LaunchFault;
-use crate::emulator::exec::{self, Counters, ExecOptions, Fault, LaunchSpec};
+use crate::emulator::exec::{self, ExecOptions, Fault, LaunchSpec};
 use crate::emulator::mem::Space;
+use crate::emulator::{LaunchFault, ModelTime};
 
 /// Why a unit of work does not end well, or not now.
 #[derive(Debug)]
@@ -23,9 +23,6 @@ pub(super) enum Stop {
     /// It never ends.
     Hangs,
 }
-
-/// Modelled time of a launch beside its memory traffic and arithmetic.
-const LAUNCH_US: f64 = 2.0;
 
 impl State {
     /// Runs one unit of work to its end and gives its modelled time in microseconds.
@@ -108,19 +105,7 @@ impl State {
                 self.kernels.insert(launch.code.name.clone(), counters);
             }
         }
-        Ok(self.modelled_us(&counters))
-    }
-
-    /// The longer of memory traffic at copy bandwidth and tensor-core work at the peak rate.
-    fn modelled_us(&self, counters: &Counters) -> f64 {
-        let loaded = match counters.global_load_unique_bytes {
-            0 => counters.global_load_bytes,
-            unique => unique,
-        };
-        let bytes = loaded + counters.global_store_bytes + counters.async_copy_bytes;
-        let memory = bytes as f64 / self.profile.copy_bytes_per_second;
-        let tensor = 2.0 * counters.mma_macs as f64 / self.profile.bf16_flops;
-        LAUNCH_US + memory.max(tensor) * 1e6
+        Ok(ModelTime::new(&self.profile, &counters, false).total_us())
     }
 
     pub(super) fn space(&mut self) -> Result<Arc<Space>, Stop> {

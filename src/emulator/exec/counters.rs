@@ -13,6 +13,14 @@ macro_rules! counters {
         impl AddAssign for Counters {
             fn add_assign(&mut self, other: Counters) { $(self.$name += other.$name;)* }
         }
+
+        impl Counters {
+            /// What was counted after `earlier`, a reading of the same counters.
+            #[must_use]
+            pub fn since(&self, earlier: &Counters) -> Counters {
+                Counters { $($name: self.$name.saturating_sub(earlier.$name),)* }
+            }
+        }
     };
 }
 
@@ -69,4 +77,32 @@ impl Add for Counters {
         self += other;
         self
     }
+}
+
+/// Ratios for assertions and tables; `None` where nothing was counted.
+impl Counters {
+    /// Lanes that took part in an instruction, of 32.
+    #[must_use]
+    pub fn active_lane_ratio(&self) -> Option<f64> {
+        ratio(self.active_lanes, 32 * self.warp_instructions)
+    }
+
+    /// Distinct bytes of the bytes of all sectors touched, loads and stores together: 1 when every sector is used whole.
+    #[must_use]
+    pub fn sector_efficiency(&self) -> Option<f64> {
+        ratio(
+            self.global_load_unique_bytes + self.global_store_unique_bytes,
+            32 * (self.global_load_sectors + self.global_store_sectors),
+        )
+    }
+
+    /// Passes over shared memory's banks that would have been enough, of those it took: 1 without bank conflicts.
+    #[must_use]
+    pub fn bank_efficiency(&self) -> Option<f64> {
+        ratio(self.shared_ideal_wavefronts, self.shared_wavefronts)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
 }
