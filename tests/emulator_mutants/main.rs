@@ -51,8 +51,6 @@ fn profile() -> Profile {
     // The shadow knows what nobody wrote; poison would only take time.
     profile.poison_limit_bytes = 0;
     profile.watchdog_branches = 1 << 22;
-    // Few, so that blocks take several work items.
-    profile.sm_count = 1;
     profile
 }
 

@@ -21,6 +21,8 @@ pub struct Case {
     pub shape: Attention,
     pub sequences: Vec<Sequence>,
     pub sinks: Option<Vec<bf16>>,
+    /// Blocks that share the work items; one each if not set.
+    pub item_blocks: Option<u32>,
 }
 
 pub struct Sequence {
@@ -81,6 +83,7 @@ impl Case {
             shape,
             sequences: sequences.collect(),
             sinks: sinks.then(|| random.normals_bf16(num_q_heads, 2.0)),
+            item_blocks: None,
         }
     }
 
@@ -264,7 +267,8 @@ impl Case {
             ..DecodeMergeParams::default()
         };
         DecodeStep {
-            capacity,
+            // Fewer blocks take items in turns.
+            capacity: self.item_blocks.unwrap_or(capacity),
             bucket,
             params,
             merge,
@@ -359,12 +363,10 @@ impl Case {
             softcap: self.shape.softcap,
             ..PrefillAttentionParams::default()
         };
-        // SAFETY: every array has the shape of its field for this bucket, and keys before the chunks lie in assigned pages.
-        unsafe {
-            rig.kernels
-                .prefill_attention(&rig.stream, capacity, &params)
-        }
-        .expect("launch");
+        let blocks = self.item_blocks.unwrap_or(capacity);
+        // SAFETY: every array has the shape of its field for this bucket, and keys before the chunks lie in assigned pages; fewer blocks
+        // take items in turns.
+        unsafe { rig.kernels.prefill_attention(&rig.stream, blocks, &params) }.expect("launch");
         let found = out.read(rig);
         assert!(
             untouched(&found[row0 as usize * self.q_width()..]),

@@ -41,9 +41,10 @@ impl PagedKv {
         let layer_page_bytes =
             u64::from(2 * num_kv_heads * page_size * head_dim * 2).next_multiple_of(256);
         let layer_stride =
-            layer_page_bytes * u64::from(pages) + 256 * u64::from(1 + random.below(4));
+            layer_page_bytes * u64::from(pages + 1) + 256 * u64::from(1 + random.below(4));
         let arena_bytes = layer_stride * u64::from(num_layers);
-        let mut free_entries: Vec<_> = (0..pages)
+        // Entry 0 is the null page, which nobody reads.
+        let mut free_entries: Vec<_> = (1..=pages)
             .map(|page| (u64::from(page) * layer_page_bytes / 256) as u32)
             .collect();
         random.shuffle(&mut free_entries);

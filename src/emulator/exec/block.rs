@@ -189,12 +189,20 @@ impl<'a> BlockRunner<'a> {
 
     /// Runs blocks in checked mode from here on; `watch` must outlive the runner.
     pub(super) fn watch(&mut self, watch: &mut Watch<'a>) {
+        if self.blocks.len() > 1 {
+            watch.set_cluster();
+        }
         self.watch = std::ptr::from_mut(watch).cast();
         self.run = super::checked::run_warp;
         for warp in &mut self.warps {
             warp.watch = self.watch;
             warp.count_memory = true;
         }
+    }
+
+    /// Blocks that run together.
+    pub(super) fn ranks(&self) -> u64 {
+        self.blocks.len() as u64
     }
 
     /// The watch.

@@ -28,6 +28,7 @@ pub(super) fn run(
     {
         let mut runner = BlockRunner::new(launch, arena);
         runner.watch(&mut watch);
+        let blocks = blocks / runner.ranks().max(1);
         let mut first = 0;
         while first < blocks && fault.is_none() {
             let mut piece: Vec<u64> = (first..blocks.min(first + PIECE)).collect();

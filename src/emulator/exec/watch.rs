@@ -23,6 +23,8 @@ pub(crate) struct Watch<'a> {
     memory: MutexGuard<'a, Option<MemoryShadow>>,
     ticket: u64,
     warps: usize,
+    /// Blocks run in clusters, whose shared memory and barriers are not followed: only device memory and registers are.
+    is_cluster: bool,
     clocks: Clocks,
     shared: SharedShadow,
     registers: RegisterShadow,
@@ -52,6 +54,7 @@ impl<'a> Watch<'a> {
             memory: checker.memory(),
             ticket: checker.ticket(),
             warps,
+            is_cluster: false,
             clocks: Clocks::new(warps),
             shared: SharedShadow::new(shared_bytes as usize, warps),
             registers: RegisterShadow::new(kernel.code.operands.registers, warps),
@@ -65,6 +68,11 @@ impl<'a> Watch<'a> {
             block: [0; 3],
             found: HashMap::new(),
         }
+    }
+
+    /// Several blocks run together.
+    pub(super) fn set_cluster(&mut self) {
+        self.is_cluster = true;
     }
 
     /// Puts block numbers or warp numbers into the launch's order.
@@ -87,9 +95,11 @@ impl<'a> Watch<'a> {
     /// Compares the block's warps with each other and keeps what is left for comparisons between blocks.
     pub(super) fn end_block(&mut self) {
         let mut pairs: HashMap<(u32, u32), (Range, Range)> = HashMap::new();
-        self.log.races(self.warps, &mut |a, b| {
-            pairs.entry((a.pc, b.pc)).or_insert((*a, *b));
-        });
+        if !self.is_cluster {
+            self.log.races(self.warps, &mut |a, b| {
+                pairs.entry((a.pc, b.pc)).or_insert((*a, *b));
+            });
+        }
         for (first, second) in pairs.into_values() {
             self.report_range_race(CheckKind::GlobalRace, &first, &second, "a barrier");
         }
@@ -144,11 +154,17 @@ impl<'a> Watch<'a> {
     }
 
     pub(super) fn arrive(&mut self, barrier: u8, warp: usize) {
+        if self.is_cluster {
+            return;
+        }
         self.clocks.arrive(barrier.into(), warp);
         self.logged_clock[warp] = u32::MAX;
     }
 
     pub(super) fn leave(&mut self, barrier: usize, warp: usize) {
+        if self.is_cluster {
+            return self.order.acquire();
+        }
         self.clocks.leave(barrier, warp);
         self.logged_clock[warp] = u32::MAX;
         self.order.acquire();
@@ -173,6 +189,9 @@ impl<'a> Watch<'a> {
     /// A bulk copy has brought `bytes` bytes to an offset of shared memory, which the warp that waited for them releases
     /// through the mbarrier.
     pub(super) fn bulk_written(&mut self, warp: &Warp, offset: u32, bytes: u32) {
+        if self.is_cluster {
+            return;
+        }
         let touch = Touch {
             warp: warp.index,
             lane: shared::ALL,
@@ -301,6 +320,9 @@ impl<'a> Watch<'a> {
         bytes: u64,
         access: Access,
     ) {
+        if self.is_cluster {
+            return;
+        }
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
             let offset = (all.0[lane] - warp.shared as u64) as u32;
             let touch = Touch {
@@ -484,6 +506,9 @@ impl<'a> Watch<'a> {
         target: &[u64; LANES],
         bytes: u32,
     ) {
+        if self.is_cluster {
+            return;
+        }
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
             let offset = (target[lane] - warp.shared as u64) as u32;
             self.shared
