@@ -89,12 +89,14 @@ mod tests {
         profile.bf16_flops = 1e15;
         profile.sm_count = 100;
         profile.clock_khz = 1_000_000;
-        let mut counters = Counters::default();
-        counters.launches = 2;
-        counters.global_load_bytes = 6_000_000;
-        counters.global_store_bytes = 4_000_000;
-        counters.mma_macs = 1_000_000_000;
-        counters.warp_instructions = 800_000;
+        let mut counters = Counters {
+            launches: 2,
+            global_load_bytes: 6_000_000,
+            global_store_bytes: 4_000_000,
+            mma_macs: 1_000_000_000,
+            warp_instructions: 800_000,
+            ..Counters::default()
+        };
         let time = ModelTime::new(&profile, &counters, false);
         assert_eq!(
             [
