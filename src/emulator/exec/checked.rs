@@ -40,6 +40,12 @@ pub(super) fn run(
                     fault = Some(*found);
                     break;
                 }
+                // SAFETY: as above.
+                if checker.options().fail && unsafe { runner.watched() }.has_found() {
+                    // The launch fails anyway: no further block begins.
+                    first = blocks;
+                    break;
+                }
             }
         }
         runner.take_output(&printed);

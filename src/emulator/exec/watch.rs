@@ -70,6 +70,11 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Whether something has been found.
+    pub(super) fn has_found(&self) -> bool {
+        !self.found.is_empty()
+    }
+
     /// Several blocks run together.
     pub(super) fn set_cluster(&mut self) {
         self.is_cluster = true;
@@ -359,6 +364,11 @@ impl<'a> Watch<'a> {
             SharedFault::Race(other) => (CheckKind::SharedRace, Some(other)),
             SharedFault::WarpRace(other) => (CheckKind::WarpRace, Some(other)),
         };
+        let pc = other.map_or(u32::MAX, |other| other.pc);
+        if let Some(known) = self.found.get_mut(&(kind, self.pc, pc)) {
+            known.times += 1;
+            return;
+        }
         let place = format!("a {what} of {bytes} bytes at shared offset {offset:#x}");
         let by = other.map_or(String::new(), |other| self.describe(other));
         let message = match fault {
@@ -373,7 +383,6 @@ impl<'a> Watch<'a> {
                 format!("{place} is not ordered by bar.warp.sync with {by}")
             }
         };
-        let pc = other.map_or(u32::MAX, |other| other.pc);
         self.report(kind, warp, lane, self.pc, pc, || message);
     }
 
