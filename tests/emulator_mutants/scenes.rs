@@ -71,7 +71,7 @@ scenes! {
     "paged_prefill_bf16_d64" => |rig| prefill(rig, shape(2, 1, 64, Some(50), 0.0));
     "paged_prefill_bf16_d128" => |rig| prefill(rig, shape(2, 1, 128, Some(50), 0.0));
     "gemm_prefill_bf16_64x64" => |rig| gemm(rig, Phase::Prefill, 70, 72, 544);
-    "gemm_prefill_bf16_128x128" => |rig| gemm(rig, Phase::Prefill, 130, 1032, 160);
+    "gemm_prefill_bf16_128x128" => |rig| gemm(rig, Phase::Prefill, 255, 1032, 96);
     "gemm_decode_bf16_t8" => |rig| gemm(rig, Phase::Decode, 3, 72, 544);
     "gemm_decode_bf16_t16" => |rig| gemm(rig, Phase::Decode, 13, 40, 512);
     "gemm_decode_bf16_t32" => |rig| gemm(rig, Phase::Decode, 29, 40, 256);
