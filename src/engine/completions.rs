@@ -4,9 +4,9 @@
 //! copied at the start of the step in which the first of them does. Where there is no room for a fork, it waits as any request does, and is
 //! computed from its prompt again, with the same result.
 
-use crate::kv::{KvError, SequenceId};
+use crate::kv::SequenceId;
 
-use super::runner::Runner;
+use super::runner::{Runner, admitted};
 use super::scheduler::{Running, Waiting, finish_reason};
 use super::serve::Engine;
 use super::{EngineError, Event, Request, RequestId};
@@ -20,11 +20,7 @@ impl Runner {
     ) -> Result<Option<SequenceId>, EngineError> {
         let forked = self.sequences.fork(parent, max_tokens, &mut self.updates);
         self.note_updates();
-        match forked {
-            Ok(sequence) => Ok(Some(sequence)),
-            Err(KvError::NoRoomNow { .. } | KvError::NoSlot { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        admitted(forked)
     }
 }
 

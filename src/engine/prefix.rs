@@ -10,7 +10,7 @@
 use crate::kv::{AllocatorError, KvError, PrefixCounters, SequenceId};
 
 use super::EngineError;
-use super::runner::Runner;
+use super::runner::{Runner, admitted};
 use super::serve::Engine;
 
 /// A sequence that was admitted for a prompt.
@@ -38,19 +38,13 @@ impl Runner {
             });
             return Ok(started);
         };
-        let prefix = tree.peek(prompt);
-        let known_tokens = tree.known_tokens(prompt);
-        let sequence =
-            match self
-                .sequences
-                .create_with_prefix(max_tokens, &prefix, &mut self.updates)
-            {
-                Ok(sequence) => sequence,
-                Err(KvError::NoRoomNow { .. } | KvError::NoSlot { .. }) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            };
-        let block = tree.block_tokens() as usize;
-        let last_boundary = (prompt.len().saturating_sub(1) / block * block) as u32;
+        let (prefix, known_tokens) = tree.peek(prompt);
+        let created = self
+            .sequences
+            .create_with_prefix(max_tokens, &prefix, &mut self.updates);
+        let Some(sequence) = admitted(created)? else {
+            return Ok(None);
+        };
         let mut stops = Vec::new();
         if prompt.is_empty() {
             // A look inside, which leaves the cache alone.
@@ -58,7 +52,7 @@ impl Runner {
             // Pages of full groups are there whenever they are asked for.
             stops.push(prompt.len() as u32);
         } else {
-            stops.extend([known_tokens, last_boundary]);
+            stops.extend([known_tokens, tree.last_boundary(prompt)]);
             stops.retain(|stop| *stop > prefix.tokens);
             stops.dedup();
         }

@@ -96,11 +96,7 @@ impl Draft {
 impl Runner {
     /// Admits a sequence of at most `max_tokens` tokens; `None` while others hold too much.
     pub fn start(&mut self, max_tokens: u32) -> Result<Option<SequenceId>, EngineError> {
-        match self.sequences.create(max_tokens) {
-            Ok(sequence) => Ok(Some(sequence)),
-            Err(KvError::NoRoomNow { .. } | KvError::NoSlot { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        admitted(self.sequences.create(max_tokens))
     }
 
     /// Promises a sequence pages for `max_tokens` tokens; `false` while others hold too much.
@@ -382,5 +378,16 @@ fn table_update(update: kv::TableUpdate) -> TableUpdate {
         seq_slot: update.seq_slot,
         column: update.column,
         entry: update.entry,
+    }
+}
+
+/// A sequence, or `None` where it must wait for others.
+pub(super) fn admitted(
+    outcome: Result<SequenceId, KvError>,
+) -> Result<Option<SequenceId>, EngineError> {
+    match outcome {
+        Ok(sequence) => Ok(Some(sequence)),
+        Err(KvError::NoRoomNow { .. } | KvError::NoSlot { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

@@ -139,9 +139,7 @@ pub struct KvSequences {
     copies: Vec<PageMove>,
     /// Of each page that these copies fill, where it comes from.
     origins: HashMap<PageEntry, PageEntry>,
-    /// Whether the step being planned reads pages that its sequences no longer hold.
-    reads_left_pages: bool,
-    /// Of those, the ones that a chunk reads and that other sequences held.
+    /// Pages that a chunk of the next step reads, that its sequence no longer holds and that others held beside it.
     left_pages: Vec<(GroupId, PageEntry)>,
     demand: Vec<u64>,
     plans: Vec<GroupAppend>,
@@ -179,7 +177,6 @@ impl KvSequences {
             retired: VecDeque::new(),
             copies: Vec::new(),
             origins: HashMap::new(),
-            reads_left_pages: false,
             left_pages: Vec::new(),
             demand: Vec::with_capacity(groups),
             plans: Vec::with_capacity(groups),

@@ -1,5 +1,7 @@
 //! Functions of the device run time that end on the host: `vprintf` and `__assertfail`.
 
+use std::iter::Peekable;
+
 use super::access::host_address;
 use super::call::CallSite;
 use super::fault::Fault;
@@ -98,6 +100,22 @@ struct Conversion {
     bytes: usize,
 }
 
+/// A width or precision: its digits, or for `*` the `next` argument.
+fn number(
+    warp: &mut Warp,
+    rest: &mut Peekable<impl Iterator<Item = u8>>,
+    next: &mut impl FnMut(&mut Warp, u64) -> Option<u64>,
+) -> Option<i64> {
+    if rest.next_if_eq(&b'*').is_some() {
+        return Some(next(warp, 4)? as i32 as i64);
+    }
+    let mut value = 0i64;
+    while let Some(digit) = rest.next_if(u8::is_ascii_digit) {
+        value = (10 * value + i64::from(digit - b'0')).min(4096);
+    }
+    Some(value)
+}
+
 /// Formats as C does; gives the text and the number of arguments.
 fn print(
     warp: &mut Warp,
@@ -139,32 +157,12 @@ fn print(
             }
             rest.next();
         }
-        let mut number = |warp: &mut Warp| -> Option<i64> {
-            if rest.next_if_eq(&b'*').is_some() {
-                return Some(next(warp, 4)? as i32 as i64);
-            }
-            let mut value = 0i64;
-            while let Some(digit) = rest.next_if(u8::is_ascii_digit) {
-                value = (10 * value + i64::from(digit - b'0')).min(4096);
-            }
-            Some(value)
-        };
-        let width = number(warp)?;
+        let width = number(warp, &mut rest, &mut next)?;
         c.minus |= width < 0;
         c.width = width.unsigned_abs().min(4096) as usize;
         let mut precision = None;
         if rest.next_if_eq(&b'.').is_some() {
-            let mut number = |warp: &mut Warp| -> Option<i64> {
-                if rest.next_if_eq(&b'*').is_some() {
-                    return Some(next(warp, 4)? as i32 as i64);
-                }
-                let mut value = 0i64;
-                while let Some(digit) = rest.next_if(u8::is_ascii_digit) {
-                    value = (10 * value + i64::from(digit - b'0')).min(4096);
-                }
-                Some(value)
-            };
-            precision = Some(number(warp)?);
+            precision = Some(number(warp, &mut rest, &mut next)?);
         }
         c.precision = precision.filter(|p| *p >= 0).map(|p| p.min(4096) as usize);
         while let Some(length) = rest.next_if(|b| b"hlLqjzt".contains(b)) {

@@ -8,7 +8,7 @@ use crate::emulator::exec::access::{SHARED_WINDOW, space};
 use crate::emulator::exec::atomics::Reduction;
 use crate::emulator::exec::bulk::{self, Bulk};
 use crate::emulator::exec::mbarrier::{self, Action};
-use crate::emulator::exec::{cluster, control, load_store, op};
+use crate::emulator::exec::{cluster, control, op};
 use crate::emulator::ptx::{AddressBase, Operand, RegClass};
 
 impl Lowering<'_> {
@@ -412,21 +412,11 @@ impl Lowering<'_> {
             let parts = ["shared::cluster", operation, ty];
             self.lower_atomic(false, &parts, &[target.clone(), value.clone()])?;
         } else {
-            let elements = match value {
-                Operand::Vector(elements) => elements.clone(),
-                single => vec![single.clone()],
-            };
-            let handler = load_store::store(space::SHARED, bytes, count)
-                .filter(|_| elements.len() == count)
-                .ok_or("this width of store is not implemented")?;
-            let address = self.address(target)?;
-            let mut srcs = vec![address.register];
-            for element in &elements {
-                srcs.push(self.source(element, class)?);
+            let elements = value.elements();
+            if elements.len() != count {
+                return Err("this width of store is not implemented".into());
             }
-            let inst = self.push(handler, vec![], srcs);
-            inst.imm = address.offset;
-            inst.ext = space::SHARED | address.narrow;
+            self.push_store(space::SHARED, target, &elements, class, bytes)?;
         }
         let total = self.bits(u64::from(bytes) * count as u64, RegClass::B32);
         let zero = self.bits(0, RegClass::B32);

@@ -1,8 +1,8 @@
 //! Loads, stores, atomics, asynchronous copies and matrix instructions.
 
-use super::Constant;
 use super::lower::{Lowering, Refusal, Widening};
 use super::names::class_of;
+use super::{Constant, Inst};
 use crate::emulator::exec::access::{ACQUIRE, NARROW_ADDRESS, RELEASE, STRONG, space};
 use crate::emulator::exec::{async_copy, load_store, matrix};
 use crate::emulator::ptx::{AddressBase, Operand, RegClass, VarSpace};
@@ -96,10 +96,7 @@ impl Lowering<'_> {
         if self.on_stack(found, source) {
             found = space::LOCAL;
         }
-        let mut elements = match d {
-            Operand::Vector(elements) => elements.clone(),
-            single => vec![single.clone()],
-        };
+        let mut elements = d.elements();
         if elements.len() != count {
             return Err(format!(
                 "{} destinations for {count} elements",
@@ -201,7 +198,7 @@ impl Lowering<'_> {
     }
 
     pub(super) fn lower_store(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
-        let (mut found, ty, mut count) = self.access(rest)?;
+        let (mut found, ty, count) = self.access(rest)?;
         let [target, value] = without_hint(rest, o, 2) else {
             return Err("a store takes an address and a value".into());
         };
@@ -210,10 +207,7 @@ impl Lowering<'_> {
         } else if found == space::PARAM {
             return Err("a kernel's parameters cannot be written".into());
         }
-        let mut elements = match value {
-            Operand::Vector(elements) => elements.clone(),
-            single => vec![single.clone()],
-        };
+        let mut elements = value.elements();
         if elements.len() != count {
             return Err(format!("{} values for {count} elements", elements.len()));
         }
@@ -222,19 +216,33 @@ impl Lowering<'_> {
         if let (RegClass::B128, [Operand::Reg(register)]) = (class, &elements[..]) {
             let (low, high) = self.halves(*register);
             elements = vec![Operand::Reg(low), Operand::Reg(high)];
-            (class, bytes, count) = (RegClass::B64, 8, 2);
+            (class, bytes) = (RegClass::B64, 8);
         }
-        let handler = load_store::store(found, bytes, count)
+        let inst = self.push_store(found, target, &elements, class, bytes)?;
+        inst.ext |= strength(rest);
+        Ok(())
+    }
+
+    /// A store of `elements`, registers of `class` of which `bytes` are written each.
+    pub(super) fn push_store(
+        &mut self,
+        found: u32,
+        target: &Operand,
+        elements: &[Operand],
+        class: RegClass,
+        bytes: u32,
+    ) -> Result<&mut Inst, Refusal> {
+        let handler = load_store::store(found, bytes, elements.len())
             .ok_or("this width of store is not implemented")?;
         let address = self.address(target)?;
         let mut srcs = vec![address.register];
-        for element in &elements {
+        for element in elements {
             srcs.push(self.source(element, class)?);
         }
         let inst = self.push(handler, vec![], srcs);
         inst.imm = address.offset;
-        inst.ext = found | address.narrow | strength(rest);
-        Ok(())
+        inst.ext = found | address.narrow;
+        Ok(inst)
     }
 
     /// `cp.async...`

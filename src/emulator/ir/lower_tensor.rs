@@ -112,10 +112,7 @@ impl Lowering<'_> {
         class: RegClass,
         write: bool,
     ) -> Result<Vec<u32>, Refusal> {
-        let elements = match operand {
-            Operand::Vector(elements) => elements.clone(),
-            single => vec![single.clone()],
-        };
+        let elements = operand.elements();
         if elements.len() != count {
             return Err(format!(
                 "a fragment of {} registers where {count} are needed",

@@ -216,3 +216,13 @@ pub enum Operand {
     /// Branch table of `brx.idx`: indices into [`Entry::statements`].
     Targets(Vec<usize>),
 }
+
+impl Operand {
+    /// The elements of a vector, or the operand itself.
+    pub fn elements(&self) -> Vec<Operand> {
+        match self {
+            Operand::Vector(elements) => elements.clone(),
+            single => vec![single.clone()],
+        }
+    }
+}

@@ -3,27 +3,23 @@
 use super::{NodeId, PrefixPages, PrefixTree, TailId, TreeGroup};
 
 impl PrefixTree {
-    /// What [`lookup`](Self::lookup) would find, without counting it: for an admission that may still be refused.
+    /// What [`lookup`](Self::lookup) would find, without counting it: for an admission that may still be refused. And the tokens at the
+    /// beginning of `prompt` that are cached, whether or not there is a window to continue from: where they exceed what is found, prompts
+    /// part at a boundary that has no tail window yet.
     #[must_use]
-    pub fn peek(&self, prompt: &[u32]) -> PrefixPages {
-        let (path, matched) = self.walk(self.usable(prompt));
-        match self.boundary(&path, matched) {
+    pub fn peek(&self, prompt: &[u32]) -> (PrefixPages, u32) {
+        let (path, known_tokens) = self.walk(self.usable(prompt));
+        let found = match self.boundary(&path, known_tokens) {
             Some((tokens, tail)) => self.pages_up_to(&path, tokens, tail),
             None => PrefixPages::default(),
-        }
+        };
+        (found, known_tokens)
     }
 
-    /// Tokens at the beginning of `prompt` that are cached, whether or not there is a window to continue from: where they exceed
-    /// what [`lookup`](Self::lookup) finds, prompts part at a boundary that has no tail window yet.
+    /// The last boundary of `prompt` at which a prefix may end.
     #[must_use]
-    pub fn known_tokens(&self, prompt: &[u32]) -> u32 {
-        self.walk(self.usable(prompt)).1
-    }
-
-    /// Tokens of whole blocks: a prefix ends at a multiple of this.
-    #[must_use]
-    pub const fn block_tokens(&self) -> u32 {
-        self.block_tokens
+    pub fn last_boundary(&self, prompt: &[u32]) -> u32 {
+        self.usable(prompt).len() as u32
     }
 
     /// The part of a prompt that a prefix may cover: whole blocks, and one token at least is left to compute.

@@ -76,15 +76,9 @@ impl KvSequences {
             let plan = self.plans[group_id.index()].clone();
             self.append_to_group(id, group_id, (begin, end), plan, updates)?;
         }
-        let room_tokens = self.room_tokens(id, end);
+        self.note_append(id, (begin, end));
         let next_death_tokens = self.next_death_tokens(id);
-        let step = self.planned_step();
-        self.note_last_pages(id);
         let sequence = &mut self.sequences[id.slot as usize];
-        sequence.append_begin = begin;
-        sequence.tokens = end;
-        sequence.step = step;
-        sequence.room_tokens = room_tokens;
         sequence.next_death_tokens = next_death_tokens;
         if phase == Phase::Prefill {
             sequence.given_up = sequence.given_up.max(end);
@@ -99,16 +93,12 @@ impl KvSequences {
         id: SequenceId,
         updates: &mut Vec<TableUpdate>,
     ) -> Result<(), KvError> {
-        let step = self.planned_step();
         let sequence = &mut self.sequences[id.slot as usize];
         let begin = sequence.tokens;
-        let groups = self.geometry.groups.iter();
+        let groups = self.geometry.groups.iter().zip(&sequence.groups);
         self.demand.clear();
         self.demand
-            .extend(groups.clone().zip(&sequence.groups).map(|(group, held)| {
-                let room = held.next_column().saturating_mul(group.tokens_per_page());
-                u64::from(room == begin)
-            }));
+            .extend(groups.map(|(group, held)| u64::from(held.room_tokens(group) == begin)));
         let out_of_pages = || KvError::OutOfPages {
             tokens: 1,
             pages: self.demand.iter().sum(),
@@ -116,10 +106,8 @@ impl KvSequences {
         if !self.allocator.fits(&self.demand) {
             return Err(out_of_pages());
         }
-        let last_pages = &mut self.last_pages[id.slot as usize * self.demand.len()..];
-        let mut room_tokens = sequence.max_tokens;
-        for (group, layers) in (0..).zip(groups) {
-            let held = &mut sequence.groups[group as usize];
+        for (group, held) in (0..).zip(&mut sequence.groups) {
+            held.write_from = begin;
             if self.demand[group as usize] > 0 {
                 let entry = self.allocator.alloc_page(GroupId(group));
                 // `fits` has counted it.
@@ -131,17 +119,20 @@ impl KvSequences {
                     entry: entry.0,
                 });
                 held.pages.push_back(entry);
-                last_pages[group as usize] = entry;
             }
-            held.write_from = begin;
-            let room = held.next_column().saturating_mul(layers.tokens_per_page());
-            room_tokens = room_tokens.min(room);
         }
-        sequence.append_begin = begin;
-        sequence.tokens = begin + 1;
-        sequence.step = step;
-        sequence.room_tokens = room_tokens;
+        self.note_append(id, (begin, begin + 1));
         Ok(())
+    }
+
+    /// Notes that the pages for tokens `begin..end` are there.
+    fn note_append(&mut self, id: SequenceId, (begin, end): (u32, u32)) {
+        self.note_last_pages(id);
+        let room_tokens = self.room_tokens(id, end);
+        let step = self.planned_step();
+        let sequence = &mut self.sequences[id.slot as usize];
+        (sequence.append_begin, sequence.tokens) = (begin, end);
+        (sequence.room_tokens, sequence.step) = (room_tokens, step);
     }
 
     /// Does what [`HeldPages::plan`] says; the pages have been counted.
@@ -194,7 +185,6 @@ impl KvSequences {
                 && self.allocator.holders_of(group_id, entry)? != (1, false);
             if shared {
                 // It cannot be overwritten, and the chunk still reads it.
-                self.reads_left_pages = true;
                 self.left_pages.push((group_id, entry));
                 self.leave(group_id, entry)?;
             } else {
@@ -255,7 +245,7 @@ impl KvSequences {
         let sequence = &self.sequences[id.slot as usize];
         let groups = self.geometry.groups.iter().zip(&sequence.groups);
         let room = groups.map(|(group, held)| {
-            let tokens = held.next_column().saturating_mul(group.tokens_per_page());
+            let tokens = held.room_tokens(group);
             // The page of the last token was written by it, hence is not shared, unless nothing was.
             if held.write_from < end && tokens >= end {
                 tokens

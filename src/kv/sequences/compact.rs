@@ -44,10 +44,7 @@ impl KvSequences {
             moving[group.index()] += movable.len() as u64;
             pages.extend(movable);
         }
-        let mut moves = Vec::with_capacity(pages.len());
-        self.move_pages(pages, &mut moves)?;
-        self.rename(&moves, updates)?;
-        Ok(moves)
+        self.move_pages(pages, updates)
     }
 
     /// The slab whose pages weigh least, among those whose pool can take them elsewhere beside `moving[g]` others.
@@ -82,11 +79,13 @@ impl KvSequences {
             .collect()
     }
 
+    /// Moves pages to free ones of their pools, of which there are enough.
     fn move_pages(
         &mut self,
         pages: Vec<(GroupId, PageEntry)>,
-        moves: &mut Vec<PageMove>,
-    ) -> Result<(), KvError> {
+        updates: &mut Vec<TableUpdate>,
+    ) -> Result<Vec<PageMove>, KvError> {
+        let mut moves = Vec::with_capacity(pages.len());
         for (group, source) in pages {
             let target = self
                 .allocator
@@ -103,7 +102,8 @@ impl KvSequences {
                 target,
             });
         }
-        Ok(())
+        self.rename(&moves, updates)?;
+        Ok(moves)
     }
 
     /// Puts the new entries into the tables of every sequence, and retires the old pages behind the step that copies them.
@@ -209,10 +209,7 @@ impl KvSequences {
             });
         }
         self.allocator.set_online(slabs)?;
-        let mut moves = Vec::with_capacity(pages.len());
-        self.move_pages(pages, &mut moves)?;
-        self.rename(&moves, updates)?;
-        Ok(moves)
+        self.move_pages(pages, updates)
     }
 
     /// Brings slabs below `slabs` into use again, or for the first time; their memory must be mapped.

@@ -64,6 +64,11 @@ impl HeldPages {
         self.first_column + self.pages.len() as u32
     }
 
+    /// Tokens up to the end of the last page.
+    pub fn room_tokens(&self, group: &LayerGroup) -> u32 {
+        self.next_column().saturating_mul(group.tokens_per_page())
+    }
+
     /// What an append of tokens `begin..end` does, where chunks of the same step read the `left` pages.
     pub fn plan(
         &self,

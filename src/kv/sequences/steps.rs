@@ -11,7 +11,7 @@ impl KvSequences {
     /// A sequence lets go of a page; the last holder frees it, when no step in flight can touch it.
     #[inline]
     pub(super) fn leave(&mut self, group: GroupId, entry: PageEntry) -> Result<(), KvError> {
-        if self.is_idle() && !self.reads_left_pages {
+        if self.is_idle() && !self.reads_left_pages() {
             // Most pages have no other holder and go at once.
             match self.allocator.free_page(group, entry) {
                 Err(AllocatorError::Shared { .. }) => {}
@@ -32,7 +32,7 @@ impl KvSequences {
 
     /// Frees a page that nobody holds, once no step can touch it.
     pub(super) fn retire(&mut self, group: GroupId, entry: PageEntry) -> Result<(), KvError> {
-        let last = StepId(self.launched.0 + u64::from(self.reads_left_pages));
+        let last = StepId(self.launched.0 + u64::from(self.reads_left_pages()));
         if last <= self.completed {
             return Ok(self.allocator.free_page(group, entry)?);
         }
@@ -40,10 +40,14 @@ impl KvSequences {
         Ok(())
     }
 
+    /// Whether the step being planned reads pages that its sequences no longer hold.
+    fn reads_left_pages(&self) -> bool {
+        !self.copies.is_empty() || !self.left_pages.is_empty()
+    }
+
     /// Records that a step is launched. Pages released from now on wait for it.
     pub fn begin_step(&mut self) -> StepId {
         self.launched.0 += 1;
-        self.reads_left_pages = false;
         self.left_pages.clear();
         self.copies.clear();
         self.origins.clear();
@@ -90,6 +94,5 @@ impl KvSequences {
             source,
             target,
         });
-        self.reads_left_pages = true;
     }
 }
