@@ -173,9 +173,8 @@ fn a_report_ends_the_contexts_life_unless_it_is_only_collected() {
     let device = Driver::emulator().device(ordinal).unwrap();
     let context = Context::retain_primary(&device).unwrap();
     let stream = Stream::new(&context).unwrap();
-    let module =
-        neap::driver::Module::load(&context, kernel(4, "ld.shared.u32 %r1, [s];").as_bytes())
-            .unwrap();
+    let body = "ld.shared.u32 %r1, [s];\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 bra done;\ndone:";
+    let module = neap::driver::Module::load(&context, kernel(4, body).as_bytes()).unwrap();
     let config = neap::driver::LaunchConfig {
         grid: [1, 1, 1],
         block: [32, 1, 1],

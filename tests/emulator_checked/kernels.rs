@@ -108,6 +108,7 @@ READY:
 bar.sync 0;
 GAP
 ld.shared.u32 %r5, [%r2+256];
+add.u32 %r5, %r5, 1;
 st.global.u32 [%y], %r5;";
     let wait = "W: mbarrier.try_wait.parity.shared.b64 %p3, [%r0], 0; @!%p3 bra W;";
     pair(CheckKind::UninitialisedShared, 2, 64, body, wait, "");
@@ -165,6 +166,7 @@ add.u32 %r2, %r0, %r1;
 setp.lt.u32 %p1, %t, GAP;
 @%p1 st.shared.u32 [%r2], %t;
 ld.shared.u32 %r5, [%r2];
+add.u32 %r5, %r5, 1;
 st.global.u32 [%y], %r5;";
     pair(CheckKind::UninitialisedShared, 3, 64, body, "64", "63");
 }
@@ -210,6 +212,7 @@ st.global.u32 [%y], %r5;";
 fn device_memory_nobody_wrote() {
     let body = "
 ld.global.u32 %r5, [%x+GAP];
+add.u32 %r5, %r5, 1;
 st.global.u32 [%y], %r5;";
     pair(
         CheckKind::UninitialisedGlobal,
@@ -219,6 +222,79 @@ st.global.u32 [%y], %r5;";
         "65024",
         "65028",
     );
+}
+
+/// Copies carry on what is undefined, byte by byte, and the load is reported that brought it to its use.
+#[test]
+fn a_copy_of_undefined_memory_is_no_use() {
+    // 64 threads; the last two bytes of each word are written, but for the first thread's.
+    let define = "
+setp.eq.u32 %p1, %t, 0;
+@%p1 bra done;
+st.global.u16 [%x+2], %t;
+done:";
+    let shared = "
+mov.u32 %r0, s;
+shl.b32 %r1, %t, 2;
+add.u32 %r2, %r0, %r1;";
+    let ways = [
+        "ld.global.u32 %r5, [%x];\nst.global.u32 [%y], %r5;".to_owned(),
+        "ld.global.b32 %r5, [%x];
+        mov.b32 {%r6, %r7}, %r5;
+        mov.b32 %r8, {%r6, %r7};
+        mov.b64 %rd1, {%r8, %r8};
+        mov.b64 {%r9, _}, %rd1;
+        setp.eq.u32 %p1, %t, 1000;
+        selp.b32 %r9, %r5, %r9, %p1;
+        st.global.v2.u8 [%y], {%r9, %r9};
+        shr.u32 %r10, %t, 8;
+        st.global.b32 [%y], %r9;"
+            .replace("%r6, %r7", "%h0, %h1"),
+        format!(
+            "{shared}
+            cp.async.ca.shared.global [%r2], [%x], 4;
+            cp.async.wait_all;
+            ld.shared.u32 %r5, [%r2];
+            st.shared.u32 [%r2+1024], %r5;
+            ld.shared.u32 %r6, [%r2+1024];
+            st.global.u32 [%y], %r6;"
+        ),
+    ];
+    let use_of = |offset: u32, ty: &str| {
+        format!(
+            "ld.global.{ty} %r5, [%y+{offset}];\nadd.u32 %r6, %r5, 1;\nst.global.u32 [%x], %r6;"
+        )
+    };
+    for (seed, copy) in ways.iter().enumerate() {
+        let device = Device::new(seed as u64);
+        let params = [device.at(0), device.at(1 << 20)];
+        let module = |body: &str| kernel(4096, &format!(".reg .b16 %h<4>;\n{body}"));
+        device.run(&module(define), 1, 64, params);
+        device.run(&module(copy), 1, 64, params);
+        assert_eq!(device.kinds(), [], "way {seed} only copies");
+        let host = &mut [0; 2];
+        device
+            .stream
+            .copy_to_host(host, device.at((1 << 20) + 6))
+            .unwrap();
+        assert_eq!(device.kinds(), [], "written before it was copied");
+        device
+            .stream
+            .copy_to_host(host, device.at((1 << 20) + 2))
+            .unwrap();
+        assert_eq!(device.kinds(), [CheckKind::UninitialisedGlobal]);
+        let text = module(&use_of(0, "u16"));
+        device.run(&text, 1, 64, params);
+        let reports = device.reports();
+        assert_eq!(reports.len(), 1, "{reports:?}");
+        let line = |part: &str| 1 + text.lines().position(|l| l.contains(part)).unwrap() as u32;
+        assert_eq!(reports[0].site.line, line("ld.global"));
+        let user = format!("PTX line {}", line("add.u32 %r6"));
+        assert!(reports[0].message.contains(&user), "{}", reports[0]);
+        assert_eq!((reports[0].site.lane, reports[0].times), (0, 2));
+        device.run(&module(&use_of(2, "u16")), 1, 64, params);
+        assert_eq!(device.reports()[0].times, 1, "the first thread's alone");
+    }
 }
 
 #[test]

@@ -124,6 +124,13 @@ impl MemoryShadow {
         None
     }
 
+    /// Bytes among the `bytes` from `address` on that nobody has written, one bit each; 16 at most.
+    pub(crate) fn lacking(&self, address: u64, bytes: u64) -> u16 {
+        (0..bytes.min(16))
+            .filter(|byte| self.undefined(address + byte, 1).is_some())
+            .fold(0, |all, byte| all | 1 << byte)
+    }
+
     /// The range has been written, or (`defined` false) holds nothing any more.
     pub(crate) fn define(&mut self, address: u64, bytes: u64, defined: bool) {
         let (mut at, end) = (address, address + bytes);

@@ -93,6 +93,8 @@ pub(crate) struct Touch {
     pub(crate) lane: u8,
     pub(crate) pc: u32,
     pub(crate) access: Access,
+    /// Bytes of what is written that hold no value, from the first one on.
+    pub(crate) undefined: u16,
 }
 
 /// The shadow of one block's shared memory.
@@ -138,7 +140,9 @@ impl SharedShadow {
             let next = end.min(word * 4 + 4);
             let mask = (0xF_u8 >> (4 - (next - at))) << (at % 4);
             let fault = if touch.access.writes() {
-                self.write(clocks, word as usize, mask, touch)
+                let lacking = (touch.undefined >> (at - offset)) as u8 & 0xF;
+                let lacking = lacking << (at % 4) & mask;
+                self.write(clocks, word as usize, mask, lacking, touch)
             } else {
                 self.read(clocks, word as usize, mask, touch)
             };
@@ -153,6 +157,7 @@ impl SharedShadow {
         clocks: &Clocks,
         word: usize,
         mask: u8,
+        lacking: u8,
         touch: Touch,
     ) -> Option<SharedFault> {
         let (me, known) = (touch.warp as usize, clocks.of(touch.warp as usize));
@@ -199,7 +204,10 @@ impl SharedShadow {
             pc: touch.pc,
             warp: touch.warp as u8,
             lane,
-            bytes: defined | mask << 4 | mask | if same { old.bytes & 0xF } else { 0 },
+            bytes: defined & !(lacking << 4)
+                | (mask & !lacking) << 4
+                | mask
+                | if same { old.bytes & 0xF } else { 0 },
             flags: match touch.access {
                 Access::Pending => PENDING,
                 access if access.is_atomic() => ATOMIC,
@@ -218,11 +226,10 @@ impl SharedShadow {
     ) -> Option<SharedFault> {
         let me = touch.warp as usize;
         let old = self.written[word];
-        let fault = if self.undefined(clocks, word, mask) {
-            Some(SharedFault::Uninitialised)
-        } else {
-            self.against_write(clocks, &old, mask, touch)
-        };
+        let fault = self.against_write(clocks, &old, mask, touch).or_else(|| {
+            let undefined = self.undefined(clocks, word, mask);
+            undefined.then_some(SharedFault::Uninitialised)
+        });
         if touch.access.is_atomic() {
             return fault;
         }
@@ -245,6 +252,16 @@ impl SharedShadow {
     fn undefined(&self, clocks: &Clocks, word: usize, mask: u8) -> bool {
         let old = self.written[word];
         old.epoch < clocks.base() || old.bytes >> 4 & mask != mask
+    }
+
+    /// Bytes among the `bytes` from `offset` on that hold no value, one bit each; 16 at most.
+    pub(crate) fn lacking(&self, clocks: &Clocks, offset: u32, bytes: u32) -> u16 {
+        (0..bytes.min(16))
+            .filter(|byte| {
+                let at = offset + byte;
+                self.undefined(clocks, at as usize / 4, 1 << (at % 4))
+            })
+            .fold(0, |all, byte| all | 1 << byte)
     }
 
     /// Compares an access with the word's latest write.
@@ -318,6 +335,7 @@ mod tests {
             lane,
             pc,
             access,
+            undefined: 0,
         }
     }
 
@@ -382,6 +400,25 @@ mod tests {
         );
         assert_eq!(
             shadow.touch(&clocks, 4, 2, touch(1, 0, 3, Access::Read)),
+            Some(SharedFault::Uninitialised)
+        );
+    }
+
+    #[test]
+    fn a_store_of_undefined_bytes_leaves_them_undefined() {
+        let (clocks, mut shadow) = setup();
+        let write = Touch {
+            undefined: 0b1100_0110,
+            ..touch(0, 0, 1, Access::Write)
+        };
+        shadow.touch(&clocks, 8, 8, touch(0, 0, 1, Access::Write));
+        assert_eq!(shadow.touch(&clocks, 8, 8, write), None);
+        assert_eq!(shadow.lacking(&clocks, 8, 8), 0b1100_0110);
+        assert_eq!(shadow.lacking(&clocks, 4, 8), 0b0110_1111);
+        let read = touch(0, 0, 2, Access::Read);
+        assert_eq!(shadow.touch(&clocks, 11, 3, read), None);
+        assert_eq!(
+            shadow.touch(&clocks, 9, 1, read),
             Some(SharedFault::Uninitialised)
         );
     }

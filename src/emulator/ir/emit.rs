@@ -184,7 +184,7 @@ impl OperandTable {
             destinations: inst.dsts.len() as u8,
             sources: inst.srcs.len() as u8,
             pure: inst.pure,
-            select: inst.select,
+            carry: inst.carry,
             guard: inst.guard.map_or(0, |(register, _)| first + register + 1),
         });
     }

@@ -4,6 +4,7 @@ use super::names::{class_of, select_arithmetic, special};
 use super::param_address;
 use super::symbols::{Frame, Symbols, function_address};
 use super::{Constant, Flow, Inst, Leave, Register};
+use crate::emulator::check::registers::Carry;
 use crate::emulator::exec::call::CallSite;
 use crate::emulator::exec::warp::Handler;
 use crate::emulator::exec::{control, float, integer, op, ops_extra};
@@ -240,7 +241,7 @@ impl Lowering<'_> {
             pure: false,
             copy: false,
             is_call: false,
-            select: false,
+            carry: Carry::Nothing,
             listed: false,
         });
         let last = self.insts.len() - 1;
@@ -264,14 +265,14 @@ impl Lowering<'_> {
             RegClass::Pred => {
                 let handler = op::predicate(|a, _| a);
                 let inst = self.push(handler, vec![dst], vec![src, src]);
-                (inst.copy, inst.pure) = (true, true);
+                (inst.copy, inst.pure, inst.carry) = (true, true, Carry::WHOLE);
                 return;
             }
             RegClass::B16 | RegClass::B32 => op::unary(|a: u32| a),
             RegClass::B64 | RegClass::B128 => op::unary(|a: u64| a),
         };
         let inst = self.push(handler, vec![dst], vec![src]);
-        (inst.copy, inst.pure) = (true, true);
+        (inst.copy, inst.pure, inst.carry) = (true, true, Carry::WHOLE);
     }
 
     pub(super) fn control(&mut self, handler: Handler, flow: Flow, srcs: Vec<u32>) {
@@ -288,7 +289,8 @@ impl Lowering<'_> {
                     (RegClass::B32, RegClass::B16) => Ok(*register),
                     (RegClass::B64, RegClass::B32 | RegClass::B16) => {
                         let narrow = self.temporary(RegClass::B32);
-                        self.pure(op::unary(|a: u64| a as u32), narrow, vec![*register]);
+                        self.pure(op::unary(|a: u64| a as u32), narrow, vec![*register])
+                            .carry = Carry::Bytes { from: 0, bytes: 4 };
                         Ok(narrow)
                     }
                     _ => Err(format!(
@@ -372,7 +374,8 @@ impl Lowering<'_> {
             } else {
                 op::unary(|a: u32| u64::from(a))
             };
-            self.pure(handler, register, vec![from]);
+            // The upper half repeats the sign at most.
+            self.pure(handler, register, vec![from]).carry = Carry::Bytes { from: 0, bytes: 4 };
         }
     }
 
@@ -476,7 +479,7 @@ impl Lowering<'_> {
                     self.source(p, RegClass::Pred)?,
                 ];
                 let dst = self.destination(d, class)?;
-                self.pure(handler, dst, srcs).select = true;
+                self.pure(handler, dst, srcs).carry = Carry::Select;
             }
             "slct" => {
                 let [d, a, b, c] = o else {

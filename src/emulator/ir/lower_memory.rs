@@ -3,6 +3,7 @@
 use super::lower::{Lowering, Refusal, Widening};
 use super::names::class_of;
 use super::{Constant, Inst};
+use crate::emulator::check::registers::Carry;
 use crate::emulator::exec::access::{ACQUIRE, NARROW_ADDRESS, RELEASE, STRONG, space};
 use crate::emulator::exec::{async_copy, load_store, matrix};
 use crate::emulator::ptx::{AddressBase, Operand, RegClass, VarSpace};
@@ -146,6 +147,7 @@ impl Lowering<'_> {
         let inst = self.push(handler, dsts, vec![address.register]);
         inst.imm = address.offset;
         inst.ext = found | address.narrow | strength(rest);
+        inst.carry = Carry::Load;
         inst.early = true;
         for (dst, widening) in widenings {
             match widening {
@@ -242,6 +244,7 @@ impl Lowering<'_> {
         let inst = self.push(handler, vec![], srcs);
         inst.imm = address.offset;
         inst.ext = found | address.narrow;
+        inst.carry = Carry::Store;
         Ok(inst)
     }
 

@@ -2,6 +2,7 @@
 
 use super::lower::{Lowering, Refusal};
 use super::names::class_of;
+use crate::emulator::check::registers::Carry;
 use crate::emulator::exec::access::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::emulator::exec::{op, ops_extra};
 use crate::emulator::ptx::{Operand, RegClass};
@@ -68,7 +69,8 @@ impl Lowering<'_> {
                     op::binary(|a: u32, b: u32| u64::from(b) << 32 | u64::from(a)),
                     dst,
                     srcs,
-                );
+                )
+                .carry = Carry::Join { bytes: 4 };
                 Ok(())
             }
             (RegClass::B64, [a, b, c, e]) => {
@@ -122,7 +124,8 @@ impl Lowering<'_> {
             op::binary(|a: u32, b: u32| (a & 0xffff) | b << 16),
             dst,
             srcs,
-        );
+        )
+        .carry = Carry::Join { bytes: 2 };
         Ok(())
     }
 
@@ -132,88 +135,47 @@ impl Lowering<'_> {
             self.source(high, RegClass::B16)?,
         ];
         let join = op::rare::binary(|a: u32, b: u32| (a & 0xff) | (b & 0xff) << 8);
-        self.pure(join, dst, srcs);
+        self.pure(join, dst, srcs).carry = Carry::Join { bytes: 1 };
         Ok(())
     }
 
     fn unpack(&mut self, class: RegClass, parts: &[Operand], a: &Operand) -> Result<(), Refusal> {
-        let piece = |this: &mut Self,
-                     part: &Operand,
-                     class,
-                     selected: op::Selected,
-                     src|
-         -> Result<(), Refusal> {
-            if *part != Operand::Sink {
-                let dst = this.destination(part, class)?;
-                this.pure(selected, dst, vec![src]);
+        // The piece of so many bytes from byte `from` on.
+        let piece = |this: &mut Self, part: &Operand, from: u8, bytes: u8, src: u32| {
+            if *part == Operand::Sink {
+                return Ok(());
             }
-            Ok(())
+            let wide = class == RegClass::B64;
+            let selected = match (wide, bytes, from) {
+                (true, 4, 0) => op::unary(|a: u64| a as u32),
+                (true, 4, _) => op::unary(|a: u64| (a >> 32) as u32),
+                (true, _, 0) => op::unary(|a: u64| a as u16),
+                (true, _, 2) => op::unary(|a: u64| (a >> 16) as u16),
+                (true, _, 4) => op::unary(|a: u64| (a >> 32) as u16),
+                (true, ..) => op::unary(|a: u64| (a >> 48) as u16),
+                (false, 2, 0) => op::unary(|a: u32| a & 0xffff),
+                (false, 2, _) => op::unary(|a: u32| a >> 16),
+                (false, _, 0) => op::rare::unary(|a: u32| a & 0xff),
+                (false, _, 1) => op::rare::unary(|a: u32| a >> 8 & 0xff),
+                (false, _, 2) => op::rare::unary(|a: u32| a >> 16 & 0xff),
+                (false, ..) => op::rare::unary(|a: u32| a >> 24 & 0xff),
+            };
+            let class = if bytes == 4 {
+                RegClass::B32
+            } else {
+                RegClass::B16
+            };
+            let dst = this.destination(part, class)?;
+            this.pure(selected, dst, vec![src]).carry = Carry::Bytes { from, bytes };
+            Ok::<_, Refusal>(())
         };
         match (class, parts) {
-            (RegClass::B32, [low, high]) => {
-                let src = self.source(a, RegClass::B32)?;
-                piece(
-                    self,
-                    low,
-                    RegClass::B16,
-                    op::unary(|a: u32| a & 0xffff),
-                    src,
-                )?;
-                piece(self, high, RegClass::B16, op::unary(|a: u32| a >> 16), src)
-            }
-            (RegClass::B64, [low, high]) => {
-                let src = self.source(a, RegClass::B64)?;
-                piece(self, low, RegClass::B32, op::unary(|a: u64| a as u32), src)?;
-                piece(
-                    self,
-                    high,
-                    RegClass::B32,
-                    op::unary(|a: u64| (a >> 32) as u32),
-                    src,
-                )
-            }
-            (RegClass::B64, [p0, p1, p2, p3]) => {
-                let src = self.source(a, RegClass::B64)?;
-                piece(self, p0, RegClass::B16, op::unary(|a: u64| a as u16), src)?;
-                piece(
-                    self,
-                    p1,
-                    RegClass::B16,
-                    op::unary(|a: u64| (a >> 16) as u16),
-                    src,
-                )?;
-                piece(
-                    self,
-                    p2,
-                    RegClass::B16,
-                    op::unary(|a: u64| (a >> 32) as u16),
-                    src,
-                )?;
-                piece(
-                    self,
-                    p3,
-                    RegClass::B16,
-                    op::unary(|a: u64| (a >> 48) as u16),
-                    src,
-                )
-            }
-            (RegClass::B16, [low, high]) => {
-                let src = self.source(a, RegClass::B16)?;
-                let first = op::rare::unary(|a: u32| a & 0xff);
-                piece(self, low, RegClass::B16, first, src)?;
-                let second = op::rare::unary(|a: u32| a >> 8 & 0xff);
-                piece(self, high, RegClass::B16, second, src)
-            }
-            (RegClass::B32, [p0, p1, p2, p3]) => {
-                let src = self.source(a, RegClass::B32)?;
-                let bytes = [
-                    op::rare::unary(|a: u32| a & 0xff),
-                    op::rare::unary(|a: u32| a >> 8 & 0xff),
-                    op::rare::unary(|a: u32| a >> 16 & 0xff),
-                    op::rare::unary(|a: u32| a >> 24),
-                ];
-                for (part, byte) in [p0, p1, p2, p3].into_iter().zip(bytes) {
-                    piece(self, part, RegClass::B16, byte, src)?;
+            (RegClass::B16 | RegClass::B32 | RegClass::B64, [_, _])
+            | (RegClass::B32 | RegClass::B64, [_, _, _, _]) => {
+                let src = self.source(a, class)?;
+                let bytes = class.bytes() as u8 / parts.len() as u8;
+                for (index, part) in parts.iter().enumerate() {
+                    piece(self, part, index as u8 * bytes, bytes, src)?;
                 }
                 Ok(())
             }

@@ -30,6 +30,7 @@ pub(crate) use emit::ConstantSlot;
 pub(crate) use program::{CALL_BYTES, Code, Program, compile};
 pub(crate) use symbols::{FUNCTION_WINDOW, Symbols};
 
+use super::check::registers::Carry;
 use super::exec::warp::Handler;
 use super::ptx::RegClass;
 
@@ -200,8 +201,8 @@ pub(crate) struct Inst {
     pub copy: bool,
     /// `imm` is the number of a call site.
     pub is_call: bool,
-    /// `selp`: of the first two sources only the one that the third chooses counts.
-    pub select: bool,
+    /// What the checked mode lets pass through it.
+    pub carry: Carry,
     /// The operands do not fit the instruction: they go to a list whose number is the last of `ops`.
     pub listed: bool,
 }
