@@ -5,7 +5,7 @@ use neap::emulator::CheckKind;
 
 /// Runs `body` with `GAP` replaced by `good`, which must pass under three orders, and by `bad`, which must be reported as
 /// `kind`, whatever else follows from it.
-fn pair(kind: CheckKind, grid: u32, block: u32, body: &str, good: &str, bad: &str) {
+pub fn pair(kind: CheckKind, grid: u32, block: u32, body: &str, good: &str, bad: &str) {
     for seed in [0, 1, 2] {
         let device = Device::new(seed);
         let params = [device.at(0), device.at(1 << 20)];
@@ -90,28 +90,6 @@ st.global.u32 [%y], %r5;";
         wait,
         "bar.warp.sync -1;",
     );
-}
-
-/// A bulk copy fills shared memory that every warp reads once it has waited.
-#[test]
-fn a_bulk_copy_that_is_not_waited_for() {
-    let body = "
-mov.u32 %r0, s;
-shl.b32 %r1, %t, 2;
-add.u32 %r2, %r0, %r1;
-setp.ne.u32 %p1, %t, 0;
-@%p1 bra READY;
-mbarrier.init.shared.b64 [%r0], 1;
-mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r0], 256;
-cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0+256], [%x0], 256, [%r0];
-READY:
-bar.sync 0;
-GAP
-ld.shared.u32 %r5, [%r2+256];
-add.u32 %r5, %r5, 1;
-st.global.u32 [%y], %r5;";
-    let wait = "W: mbarrier.try_wait.parity.shared.b64 %p3, [%r0], 0; @!%p3 bra W;";
-    pair(CheckKind::UninitialisedShared, 2, 64, body, wait, "");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The checked mode: each kind of report, by a program that has the fault and by the same program without it.
 
 mod driver;
+mod hopper;
 mod kernels;
 
 use neap::driver::{
@@ -83,14 +84,21 @@ impl Device {
 }
 
 /// A module with one kernel `k(x, y)`; `%tid` and `%ctaid` are in `%t` and `%b`, four times the linear thread index in
-/// `%o`, and `%x`, `%y` are the parameters plus that.
+/// `%o`, and `%x`, `%y` are the parameters plus that. A body that begins with the comment `// cluster` runs in clusters of
+/// two blocks.
 fn kernel(shared_bytes: u32, body: &str) -> String {
+    let cluster = if body.starts_with("// cluster") {
+        ".reqnctapercluster 2, 1, 1"
+    } else {
+        ""
+    };
     format!(
         "\
 .version 8.0
 .target sm_80
 .address_size 64
 .visible .entry k(.param .align 8 .b8 p[16])
+{cluster}
 {{
 .reg .b32 %r<16>, %t, %b, %n, %i;
 .reg .b64 %rd<16>, %x, %y, %o, %x0, %y0;

@@ -10,11 +10,13 @@
 //! | `clock` | happens-before between the warps of a block |
 //! | `shared` | the words of shared memory |
 //! | `registers` | which registers hold a value |
+//! | `fragments` | which registers `wgmma` still reads and writes |
 //! | `memory` | device memory: written bytes, forbidden ranges |
 //! | `streams` | the order between streams, and what their work touched |
 //! | `ranges` | what blocks touched, and the order between them |
 
 pub(crate) mod clock;
+pub(crate) mod fragments;
 pub(crate) mod memory;
 pub(crate) mod ranges;
 pub(crate) mod registers;
@@ -39,6 +41,9 @@ pub struct CheckOptions {
     /// A report makes its launch or copy fail and so ends the life of the context, as a sanitizer would. Without it reports
     /// are only collected.
     pub fail: bool,
+    /// Each report is also written to standard error, the first time its place is found: `NEAP_CHECK` asks for it, since
+    /// who sets the variable may not be who can ask for the reports.
+    pub print: bool,
 }
 
 impl Default for CheckOptions {
@@ -46,6 +51,7 @@ impl Default for CheckOptions {
         CheckOptions {
             seed: 0,
             fail: true,
+            print: false,
         }
     }
 }
@@ -67,7 +73,7 @@ impl CheckOptions {
         self
     }
 
-    /// What `NEAP_CHECK` asks for: a seed (`NEAP_CHECK=7`), with `,collect` behind it to only collect. `None` when the
+    /// What `NEAP_CHECK` asks for, with reports printed: a seed (`NEAP_CHECK=7`), with `,collect` behind it to only collect. `None` when the
     /// variable is not set, empty or `off`.
     ///
     /// # Errors
@@ -87,7 +93,10 @@ impl CheckOptions {
         let seed = seed.parse().map_err(|_| {
             format!("NEAP_CHECK is {text:?}; it must be `off`, a seed such as `7`, or `7,collect`")
         })?;
-        let options = CheckOptions::with_seed(seed);
+        let options = CheckOptions {
+            print: true,
+            ..CheckOptions::with_seed(seed)
+        };
         Ok(Some(if collect {
             options.collecting()
         } else {
@@ -115,6 +124,8 @@ pub struct Checker {
     launches: AtomicU64,
     /// Ticket of the work that is running.
     ticket: AtomicU64,
+    /// The order of streams, unless it is the natural one.
+    streams: Option<Mutex<Shuffle>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -132,6 +143,7 @@ impl Checker {
             memory: Mutex::default(),
             launches: AtomicU64::new(0),
             ticket: AtomicU64::new(u64::MAX),
+            streams: (options.seed != 0).then(|| Mutex::new(Shuffle::new(options.seed, u64::MAX))),
         }
     }
 
@@ -163,6 +175,9 @@ impl Checker {
         if let Some(&index) = reports.index.get(&key) {
             reports.list[index].times += report.times;
         } else if reports.list.len() < KEPT_REPORTS {
+            if self.options.print {
+                eprintln!("checked mode: {report}");
+            }
             reports.index.insert(key, reports.list.len());
             reports.list.push(report);
         }
@@ -176,6 +191,11 @@ impl Checker {
     /// The device's memory window: begins a new shadow.
     pub(crate) fn set_window(&self, base: u64, shift: u32, grains: usize) {
         *lock(&self.memory) = Some(MemoryShadow::new(base, shift, grains));
+    }
+
+    /// The order of streams, unless it is the natural one.
+    pub(crate) fn streams(&self) -> Option<MutexGuard<'_, Shuffle>> {
+        self.streams.as_ref().map(lock)
     }
 
     /// Number of a launch, for its random order.

@@ -38,6 +38,20 @@ pub(crate) enum Carry {
     Store,
 }
 
+/// What of an instruction goes on behind its warp's back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Background {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Its write, of which an mbarrier is told: `st.async`, `red.async`.
+    Write,
+    /// Its reads and writes of memory: a bulk copy.
+    Copy,
+    /// Its reads of shared memory and its registers: `wgmma`.
+    Matrix,
+}
+
 impl Carry {
     /// A move of a whole register.
     pub(crate) const WHOLE: Carry = Carry::Bytes { from: 0, bytes: 8 };
@@ -53,6 +67,7 @@ pub(crate) struct Operands {
     /// Nothing but the destinations changes.
     pub(crate) pure: bool,
     pub(crate) carry: Carry,
+    pub(crate) background: Background,
     /// The guard's register plus one; 0 without a guard.
     pub(crate) guard: u32,
 }
@@ -64,6 +79,8 @@ pub(crate) struct OperandTable {
     pub(crate) list: Vec<u32>,
     /// Registers there are.
     pub(crate) registers: usize,
+    /// Some of the instructions go on behind their warp's back.
+    pub(crate) has_background: bool,
 }
 
 impl OperandTable {
@@ -351,6 +368,7 @@ mod tests {
                 sources: sources.len() as u8,
                 pure,
                 carry,
+                background: Background::Nothing,
                 guard: 0,
             });
             table.list.extend(destinations.iter().chain(sources));

@@ -15,6 +15,10 @@ pub enum CheckKind {
     WarpRace,
     /// Shared memory is touched while an asynchronous copy into it has not been waited for.
     CopyNotWaitedFor,
+    /// A register is touched that `wgmma` still writes, or written that it still reads.
+    ResultNotWaitedFor,
+    /// A register of `wgmma` was written and no `wgmma.fence` stands between.
+    MissingFence,
     /// Shared memory is read that nobody has written in this block.
     UninitialisedShared,
     /// A register is used that nothing has been written to.
@@ -48,6 +52,8 @@ impl fmt::Display for CheckKind {
             CheckKind::SharedRace => "race in shared memory",
             CheckKind::WarpRace => "race between lanes in shared memory",
             CheckKind::CopyNotWaitedFor => "copy not waited for",
+            CheckKind::ResultNotWaitedFor => "result not waited for",
+            CheckKind::MissingFence => "missing fence",
             CheckKind::UninitialisedShared => "uninitialised shared memory",
             CheckKind::UninitialisedRegister => "uninitialised register",
             CheckKind::UninitialisedGlobal => "uninitialised device memory",

@@ -53,7 +53,7 @@ impl Access {
 struct Written {
     epoch: u32,
     pc: u32,
-    warp: u8,
+    actor: u16,
     lane: u8,
     /// Bytes of the word: low half the latest write's, high half those written since the block began.
     bytes: u8,
@@ -79,7 +79,8 @@ pub(crate) enum SharedFault {
 /// The other access of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Other {
-    pub(crate) warp: u32,
+    /// A warp, or what goes on behind the back of one (see [`Clocks`]).
+    pub(crate) actor: u32,
     /// [`MANY`] when there were several.
     pub(crate) lane: u8,
     pub(crate) pc: u32,
@@ -89,7 +90,10 @@ pub(crate) struct Other {
 /// One lane's access, within one word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Touch {
+    /// The warp whose place in the order it has.
     pub(crate) warp: u32,
+    /// Who it is recorded for: the warp, or what goes on behind its back.
+    pub(crate) actor: u32,
     pub(crate) lane: u8,
     pub(crate) pc: u32,
     pub(crate) access: Access,
@@ -97,24 +101,24 @@ pub(crate) struct Touch {
     pub(crate) undefined: u16,
 }
 
-/// The shadow of one block's shared memory.
+/// The shadow of the shared memory of the blocks that run together.
 #[derive(Debug)]
 pub(crate) struct SharedShadow {
-    warps: usize,
+    actors: usize,
     written: Vec<Written>,
-    /// `[word][warp]`: the warp's latest read: epoch in bits 32.., pc in 12..32, bytes in 8..12, lane in 0..8.
+    /// `[word][actor]`: the actor's latest read: epoch in bits 32.., pc in 12..32, bytes in 8..12, lane in 0..8.
     read: Vec<u64>,
 }
 
 const PC_MASK: u64 = (1 << 20) - 1;
 
 impl SharedShadow {
-    pub(crate) fn new(bytes: usize, warps: usize) -> SharedShadow {
+    pub(crate) fn new(bytes: usize, actors: usize) -> SharedShadow {
         let words = bytes.div_ceil(4);
         SharedShadow {
-            warps,
+            actors,
             written: vec![Written::default(); words],
-            read: vec![0; words * warps],
+            read: vec![0; words * actors],
         }
     }
 
@@ -167,7 +171,7 @@ impl SharedShadow {
         }
         let old = self.written[word];
         fault = fault.or(self.against_write(clocks, &old, mask, touch));
-        for (warp, &read) in self.read[word * self.warps..(word + 1) * self.warps]
+        for (actor, &read) in self.read[word * self.actors..(word + 1) * self.actors]
             .iter()
             .enumerate()
         {
@@ -177,13 +181,13 @@ impl SharedShadow {
             }
             let lane = read as u8;
             let other = Other {
-                warp: warp as u32,
+                actor: actor as u32,
                 lane,
                 pc: (read >> 12 & PC_MASK) as u32,
                 wrote: false,
             };
-            if warp != me {
-                if epoch > known[warp] {
+            if actor != me {
+                if epoch > known[actor] {
                     fault = Some(SharedFault::Race(other));
                 }
             } else if epoch == known[me] && lane != touch.lane && lane != ALL {
@@ -192,8 +196,9 @@ impl SharedShadow {
         }
         let fresh = old.epoch < clocks.base();
         let defined = if fresh { 0 } else { old.bytes & 0xF0 };
-        let epoch = known[me];
-        let same = !fresh && old.epoch == epoch && old.pc == touch.pc && old.warp as usize == me;
+        let epoch = clocks.epoch(touch.actor as usize);
+        let own = u32::from(old.actor) == touch.actor;
+        let same = !fresh && old.epoch == epoch && old.pc == touch.pc && own;
         let lane = if same && old.lane != touch.lane {
             MANY
         } else {
@@ -202,7 +207,7 @@ impl SharedShadow {
         self.written[word] = Written {
             epoch,
             pc: touch.pc,
-            warp: touch.warp as u8,
+            actor: touch.actor as u16,
             lane,
             bytes: defined & !(lacking << 4)
                 | (mask & !lacking) << 4
@@ -224,7 +229,6 @@ impl SharedShadow {
         mask: u8,
         touch: Touch,
     ) -> Option<SharedFault> {
-        let me = touch.warp as usize;
         let old = self.written[word];
         let fault = self.against_write(clocks, &old, mask, touch).or_else(|| {
             let undefined = self.undefined(clocks, word, mask);
@@ -233,8 +237,9 @@ impl SharedShadow {
         if touch.access.is_atomic() {
             return fault;
         }
-        let record = &mut self.read[word * self.warps + me];
-        let epoch = clocks.epoch(me);
+        let actor = touch.actor as usize;
+        let record = &mut self.read[word * self.actors + actor];
+        let epoch = clocks.epoch(actor);
         let (mut lane, mut bytes) = (touch.lane, mask);
         if *record >> 32 == u64::from(epoch) {
             bytes |= (*record >> 8) as u8 & 0xF;
@@ -276,7 +281,7 @@ impl SharedShadow {
             return None;
         }
         let other = Other {
-            warp: old.warp.into(),
+            actor: old.actor.into(),
             lane: old.lane,
             pc: old.pc,
             wrote: true,
@@ -288,8 +293,8 @@ impl SharedShadow {
             return None;
         }
         let me = touch.warp as usize;
-        if usize::from(old.warp) != me {
-            let known = clocks.of(me)[usize::from(old.warp)];
+        if usize::from(old.actor) != me {
+            let known = clocks.of(me)[usize::from(old.actor)];
             return (old.epoch > known).then_some(SharedFault::Race(other));
         }
         if old.epoch != clocks.epoch(me) {
@@ -307,13 +312,16 @@ impl SharedShadow {
         unordered.then_some(SharedFault::WarpRace(other))
     }
 
-    /// An asynchronous copy of a lane is complete: an ordinary write of that lane, now.
-    pub(crate) fn complete(&mut self, clocks: &Clocks, offset: u32, bytes: u32, warp: u32) {
+    /// An asynchronous copy is complete. One of a warp's own is an ordinary write of its lane, now; one that went on behind
+    /// its back keeps its epoch, of which only those learn who wait for it.
+    pub(crate) fn complete(&mut self, clocks: &Clocks, offset: u32, bytes: u32, actor: u32) {
         for word in offset / 4..(offset + bytes).div_ceil(4) {
             let written = &mut self.written[word as usize];
-            if written.flags & PENDING != 0 && u32::from(written.warp) == warp {
+            if written.flags & PENDING != 0 && u32::from(written.actor) == actor {
                 written.flags = 0;
-                written.epoch = clocks.epoch(warp as usize);
+                if (actor as usize) < clocks.warps() {
+                    written.epoch = clocks.epoch(actor as usize);
+                }
             }
         }
     }
@@ -324,7 +332,7 @@ mod tests {
     use super::*;
 
     fn setup() -> (Clocks, SharedShadow) {
-        let mut clocks = Clocks::new(2);
+        let mut clocks = Clocks::new(2, 1, false);
         clocks.begin_block();
         (clocks, SharedShadow::new(64, 2))
     }
@@ -332,6 +340,7 @@ mod tests {
     fn touch(warp: u32, lane: u8, pc: u32, access: Access) -> Touch {
         Touch {
             warp,
+            actor: warp,
             lane,
             pc,
             access,
@@ -363,7 +372,7 @@ mod tests {
         assert!(matches!(
             shadow.touch(&clocks, 8, 4, read),
             Some(SharedFault::Race(Other {
-                warp: 0,
+                actor: 0,
                 lane: 3,
                 pc: 7,
                 wrote: true
@@ -376,7 +385,7 @@ mod tests {
         assert!(matches!(
             shadow.touch(&clocks, 8, 4, write),
             Some(SharedFault::Race(Other {
-                warp: 1,
+                actor: 1,
                 wrote: false,
                 ..
             }))

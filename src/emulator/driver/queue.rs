@@ -225,6 +225,9 @@ impl State {
             .map(|(id, stream)| (*id, stream.newest))
             .collect();
         ids.sort_unstable();
+        if let Some(mut shuffle) = self.check.as_ref().and_then(|check| check.streams()) {
+            shuffle.order(&mut ids);
+        }
         ids.into_iter().fold(true, |all, (id, newest)| {
             self.drain_waited(id, newest) && all
         })
@@ -243,11 +246,35 @@ impl State {
 
     /// Runs a stream up to a ticket for a host that waits for it.
     fn drain_waited(&mut self, id: u64, ticket: u64) -> bool {
+        for (other, ahead) in self.ahead(id) {
+            self.drain(other, ahead);
+        }
         let done = self.drain(id, ticket);
         if done {
             self.host_waited(id, ticket);
         }
         done
+    }
+
+    /// Other streams' work that a shuffled device runs before that of the stream that somebody waits for: stream and ticket.
+    fn ahead(&self, id: u64) -> Vec<(u64, u64)> {
+        let Some(mut shuffle) = self.check.as_ref().and_then(|check| check.streams()) else {
+            return Vec::new();
+        };
+        let mut others: Vec<u64> = self
+            .streams
+            .keys()
+            .copied()
+            .filter(|other| *other != id)
+            .collect();
+        others.sort_unstable();
+        shuffle.order(&mut others);
+        let mut pick = |other: u64| {
+            let queue = &self.streams.get(&other)?.queue;
+            let count = shuffle.below(queue.len() as u64 + 1) as usize;
+            Some((other, queue.get(count.checked_sub(1)?)?.ticket))
+        };
+        others.into_iter().filter_map(&mut pick).collect()
     }
 
     /// The dependency of `id`'s front on `other` is met: its modelled time cannot be earlier.

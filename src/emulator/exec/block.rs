@@ -32,6 +32,9 @@ impl Arena {
 /// Rounds over a cluster's warps in which each of them only waited for an mbarrier, before that counts as a deadlock.
 const IDLE_ROUNDS: u32 = 1 << 12;
 
+/// Alignment of register files, stacks and the blocks' shared memory, in bytes.
+pub(super) const SHARED_ALIGN: u32 = 128;
+
 /// What all blocks of a launch share.
 pub(super) struct Launch<'a> {
     pub(super) spec: &'a LaunchSpec<'a>,
@@ -82,7 +85,7 @@ impl<'a> BlockRunner<'a> {
         let cluster = spec.cluster_dims();
         let ranks = cluster.iter().product::<u32>() as usize;
         let warps = warps_per_block * ranks;
-        let round = |bytes: usize| bytes.next_multiple_of(128);
+        let round = |bytes: usize| bytes.next_multiple_of(SHARED_ALIGN as usize);
         let registers = round(kernel.code.kernel.register_bytes as usize);
         let mut local_bytes = kernel.local_bytes;
         if kernel.recursive {
@@ -189,9 +192,6 @@ impl<'a> BlockRunner<'a> {
 
     /// Runs blocks in checked mode from here on; `watch` must outlive the runner.
     pub(super) fn watch(&mut self, watch: &mut Watch<'a>) {
-        if self.blocks.len() > 1 {
-            watch.set_cluster();
-        }
         self.watch = std::ptr::from_mut(watch).cast();
         self.run = super::checked::run_warp;
         for warp in &mut self.warps {
@@ -342,7 +342,8 @@ impl<'a> BlockRunner<'a> {
         }
         self.bulk[0].clear();
         let (block, linear) = (self.blocks[0], self.linear(self.blocks[0]));
-        self.tell(|watch| watch.begin_block(linear, block));
+        let shared = self.warps[0].cluster_shared as u64;
+        self.tell(|watch| watch.begin_block(linear, block, shared));
         let result = self.schedule();
         self.tell(Watch::end_block);
         for warp in &mut self.warps {
@@ -473,7 +474,7 @@ impl<'a> BlockRunner<'a> {
                             state.votes += request.votes;
                             state.voters += warp.live.count_ones();
                             state.expected = request.threads;
-                            self.tell(|watch| watch.arrive(id, index));
+                            self.tell(|watch| watch.arrive(rank, id, index));
                             if request.arrive_only {
                                 self.warps[index].stop = Stop::Ready;
                                 self.release(rank, &mut barriers[rank]);
@@ -519,6 +520,7 @@ impl<'a> BlockRunner<'a> {
                 warp.stop = Stop::Ready;
             }
         }
+        self.tell(Watch::cluster_complete);
         true
     }
 
@@ -551,11 +553,11 @@ impl<'a> BlockRunner<'a> {
                 warp.barrier_votes = (state.votes, state.voters);
                 released = true;
                 if let Some(watch) = watch.as_deref_mut() {
-                    watch.leave(id, warp.index as usize);
+                    watch.leave(rank, id, warp.position as usize);
                 }
             }
             if let Some(watch) = watch.as_deref_mut() {
-                watch.reset_barrier(id);
+                watch.reset_barrier(rank, id);
             }
             *state = BarrierState::default();
         }

@@ -11,6 +11,7 @@ use super::mbarrier;
 use super::op::{Op, plain_handler};
 use super::tensor_map::{TensorMap, swizzled};
 use super::warp::{Handler, Ins, LANES, Warp};
+use super::watch::{Issued, Movement};
 use std::collections::HashMap;
 
 /// Bytes to move, by host address.
@@ -45,6 +46,8 @@ struct Transfer {
     pieces: Vec<Piece>,
     completion: Completion,
     effect: Effect,
+    /// What the checked mode knows it by.
+    issued: Option<Issued>,
 }
 
 /// The transfers of a cluster that nobody has waited for.
@@ -61,13 +64,19 @@ impl BulkQueue {
         self.groups.clear();
     }
 
-    /// Performs what `due` says, in order of issue.
-    fn perform(&mut self, due: impl Fn(&Completion) -> bool) {
+    /// Performs what `due` says, in order of issue; `done` is told each transfer, and whether it completes its barrier's
+    /// phase.
+    fn perform(
+        &mut self,
+        due: impl Fn(&Completion) -> bool,
+        mut done: impl FnMut(&Transfer, bool),
+    ) {
         let mut index = 0;
         while index < self.transfers.len() {
             if due(&self.transfers[index].completion) {
                 let transfer = self.transfers.remove(index);
-                transfer.perform();
+                let completes = transfer.perform();
+                done(&transfer, completes);
             } else {
                 index += 1;
             }
@@ -76,12 +85,13 @@ impl BulkQueue {
 
     /// Performs everything.
     pub(super) fn finish(&mut self) {
-        self.perform(|_| true);
+        self.perform(|_| true, |_, _| {});
     }
 }
 
 impl Transfer {
-    fn perform(&self) {
+    /// True where it completes its barrier's phase.
+    fn perform(&self) -> bool {
         for piece in &self.pieces {
             match (self.effect, piece.source) {
                 (Effect::Copy, Ok(source)) => {
@@ -114,8 +124,9 @@ impl Transfer {
         }
         if let Completion::Barrier { address, bytes } = self.completion {
             // SAFETY: the barrier was checked at issue; it lies in the shared memory of the cluster that runs.
-            unsafe { mbarrier::complete_bytes(address, bytes) };
+            return unsafe { mbarrier::complete_bytes(address, bytes) };
         }
+        false
     }
 }
 
@@ -128,26 +139,30 @@ impl Warp {
     /// Performs the transfers that complete on the barrier at a host address.
     pub(super) fn finish_transfers(&mut self, barrier: u64) {
         let due = |c: &Completion| matches!(c, Completion::Barrier { address, .. } if *address == barrier);
-        if !self.watch.is_null() {
-            let written: Vec<(u64, u64)> = self
-                .bulk()
-                .transfers
-                .iter()
-                .filter(|transfer| due(&transfer.completion))
-                .flat_map(|transfer| transfer.pieces.iter().map(|p| (p.target, p.bytes)))
-                .collect();
-            let (shared, limit) = (self.shared as u64, u64::from(self.shared_bytes));
-            let inside = |at: u64| at.wrapping_sub(shared) < limit;
+        let watch = self.watch;
+        self.bulk().perform(due, |transfer, completes| {
             // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
-            let watch = unsafe { &mut *self.watch };
-            for &(target, bytes) in written.iter().filter(|(target, _)| inside(*target)) {
-                watch.bulk_written(self, (target - shared) as u32, bytes as u32);
+            if let (Some(watch), Some(issued)) = (unsafe { watch.as_mut() }, &transfer.issued) {
+                let targets = transfer
+                    .pieces
+                    .iter()
+                    .map(|piece| (piece.target, piece.bytes));
+                watch.bulk_arrived(barrier, issued, targets, completes);
             }
-            if !written.is_empty() {
-                watch.release((barrier - shared) as u32, self.index);
-            }
-        }
-        self.bulk().perform(due);
+        });
+    }
+
+    /// Tells the checked mode of a transfer that begins.
+    fn bulk_begins(&mut self, lane: usize, pieces: &[Piece], effect: &Effect) -> Option<Issued> {
+        // SAFETY: as above.
+        let watch = unsafe { self.watch.as_mut() }?;
+        let movements = pieces.iter().map(|piece| Movement {
+            target: piece.target,
+            source: piece.source.ok(),
+            bytes: piece.bytes,
+        });
+        let reduces = matches!(effect, Effect::Reduce(_));
+        Some(watch.bulk_begins(self, lane, movements, reduces))
     }
 }
 
@@ -321,6 +336,7 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
             }
         };
         let thread = (warp.position, lane as u32);
+        let issued = warp.bulk_begins(lane, &pieces, &effect);
         warp.bulk().transfers.push(Transfer {
             pieces,
             completion: Completion::Group {
@@ -328,6 +344,7 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
                 number: None,
             },
             effect,
+            issued,
         });
         return Some(());
     }
@@ -364,10 +381,12 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
             // SAFETY: the range was checked to lie in a block's shared memory.
             unsafe { std::ptr::write_bytes(target as *mut u8, 0xFF, bytes as usize) };
         }
+        let issued = warp.bulk_begins(lane, &pieces, &effect);
         warp.bulk().transfers.push(Transfer {
             pieces,
             completion: Completion::Barrier { address, bytes },
             effect,
+            issued,
         });
     }
     Some(())
@@ -465,10 +484,14 @@ fn boxes(
 struct Commit;
 impl Op for Commit {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
-        let (mask, position) = (warp.mask, warp.position);
+        let (mask, position, watch) = (warp.mask, warp.position, warp.watch);
         let queue = warp.bulk();
         for lane in (0..LANES as u32).filter(|lane| mask >> lane & 1 != 0) {
             let who = (position, lane);
+            // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+            if let Some(watch) = unsafe { watch.as_mut() } {
+                watch.bulk_commit(who);
+            }
             let next = queue.groups.entry(who).or_default();
             let current = *next;
             *next += 1;
@@ -485,22 +508,28 @@ impl Op for Commit {
     }
 }
 
-/// `cp.async.bulk.wait_group[.read]`. `imm`: groups that may stay open.
+/// `cp.async.bulk.wait_group[.read]`. `imm`: groups that may stay open; `ext`: 1 if only their reads must be complete.
 struct Wait;
 impl Op for Wait {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction.
-        let keep = unsafe { &*ip }.imm as u64;
-        let (mask, position) = (warp.mask, warp.position);
+        let ins = unsafe { &*ip };
+        let keep = ins.imm as u64;
+        let (mask, position, watch) = (warp.mask, warp.position, warp.watch);
         let queue = warp.bulk();
         for lane in (0..LANES as u32).filter(|lane| mask >> lane & 1 != 0) {
             let who = (position, lane);
             let committed = queue.groups.get(&who).copied().unwrap_or(0);
             let done = committed.saturating_sub(keep);
-            queue.perform(|completion| {
+            let due = |completion: &Completion| {
                 matches!(completion, Completion::Group { thread, number: Some(n) }
                     if *thread == who && *n < done)
-            });
+            };
+            queue.perform(due, |_, _| {});
+            // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+            if let Some(watch) = unsafe { watch.as_mut() } {
+                watch.bulk_wait(who, done, ins.ext & 1 != 0);
+            }
         }
         ip.wrapping_add(1)
     }

@@ -3,7 +3,7 @@
 use super::block::{Arena, BlockRunner, Launch};
 use super::counters::Counters;
 use super::fault::Fault;
-use super::warp::{LANES, NO_GUARD, Stop, Warp};
+use super::warp::{NO_GUARD, Stop, Warp};
 use super::watch::Watch;
 use crate::emulator::check::streams::Footprint;
 use crate::emulator::check::{CheckKind, CheckReport, Checker};
@@ -20,8 +20,7 @@ pub(super) fn run(
 ) -> (Result<Counters, Fault>, Footprint) {
     let spec = launch.spec;
     let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>();
-    let warps = spec.block.iter().product::<u32>().div_ceil(LANES as u32) as usize;
-    let mut watch = Watch::new(launch, checker, warps);
+    let mut watch = Watch::new(launch, checker);
     let mut counters = Counters::default();
     let mut fault = None;
     let printed = Mutex::new(Vec::new());
@@ -113,7 +112,7 @@ pub(super) unsafe fn run_warp(warp: &mut Warp) {
             let value = unsafe { warp.pred(ins.guard >> 1) };
             warp.active & (value ^ (ins.guard & 1).wrapping_neg())
         };
-        let (index, pc, active) = (warp.index, warp.pc(ip), warp.active);
+        let (index, pc, active) = (warp.position, warp.pc(ip), warp.active);
         // SAFETY: as above.
         unsafe { &mut *watch }.execute(index, pc, mask, active);
         if mask == 0 {

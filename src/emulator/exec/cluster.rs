@@ -2,7 +2,7 @@
 //!
 //! A shared address above 2^24 names a block of the cluster: `(rank + 1) << 24 | offset`. Plain offsets are the block's own.
 
-use super::access::{addresses, resolve, space};
+use super::access::{RELEASE, addresses, resolve, space};
 use super::control::converged;
 use super::fault::Fault;
 use super::op::{Op, Selected, plain_handler, rare};
@@ -77,6 +77,13 @@ impl Op for Arrive {
         warp.counters.barriers += 1;
         warp.cluster_arrived = true;
         warp.cluster_owes = true;
+        if !warp.watch.is_null() {
+            // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+            let watch = unsafe { &mut *warp.watch };
+            // SAFETY: the run loop passes a valid instruction.
+            let relaxed = unsafe { &*ip }.ext & RELEASE == 0;
+            watch.cluster_arrive(warp.position, relaxed);
+        }
         ip.wrapping_add(1)
     }
 }
@@ -101,6 +108,10 @@ impl Op for Wait {
             return std::ptr::null();
         }
         warp.cluster_owes = false;
+        if !warp.watch.is_null() {
+            // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+            unsafe { &mut *warp.watch }.cluster_pass(warp.position);
+        }
         ip.wrapping_add(1)
     }
 }

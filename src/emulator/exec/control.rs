@@ -202,7 +202,7 @@ impl Op for Fence {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if !warp.watch.is_null() {
             // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
-            unsafe { &mut *warp.watch }.fence();
+            unsafe { &mut *warp.watch }.fence(warp.position);
         }
         ip.wrapping_add(1)
     }

@@ -8,6 +8,7 @@ use super::access::{prepare, space};
 use super::fault::Fault;
 use super::op::{Op, plain_handler};
 use super::warp::{Handler, Ins, LANES, Stop, Warp};
+use super::watch::BarrierEvent;
 use crate::emulator::check::shared::Access;
 
 const COUNT_BITS: u32 = 20;
@@ -125,20 +126,24 @@ const ACTIONS: [Action; 14] = [
     Action::CopiesArriveCounted,
 ];
 
-/// Subtracts bytes that a copy brought from the barrier at a host address that was checked.
+/// Subtracts bytes that a copy brought from the barrier at a host address that was checked; true where that completes the
+/// phase.
 ///
 /// # Safety
 /// `address` leads to 8 bytes of shared memory of a block that still runs.
-pub(super) unsafe fn complete_bytes(address: u64, bytes: u64) {
+pub(super) unsafe fn complete_bytes(address: u64, bytes: u64) -> bool {
     let cell = address as *mut u64;
     // SAFETY: passed on to the caller.
     let word = unsafe { cell.read_unaligned() };
     if let Some(mut state) = State::unpack(word) {
+        let phase = state.phase;
         state.bytes -= bytes as i64;
         state.settle();
         // SAFETY: as above.
         unsafe { cell.write_unaligned(state.pack()) };
+        return state.phase != phase;
     }
+    false
 }
 
 /// One of [`ACTIONS`]. `ops`: destination (state or predicate), address, two operands of the action.
@@ -197,16 +202,28 @@ impl Op for Mbarrier {
             // SAFETY: as above.
             unsafe { cell.write(new) };
             holds |= u32::from(truth) << lane;
-            if !warp.watch.is_null() && action != Action::Init {
+            if !warp.watch.is_null() {
                 // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler
                 // runs.
                 let watch = unsafe { &mut *warp.watch };
-                let offset = (all.0[lane] - warp.shared as u64) as u32;
-                if truth {
-                    watch.acquire(offset, warp.index);
-                } else {
-                    watch.release(offset, warp.index);
-                }
+                let event = match action {
+                    Action::Init | Action::Invalidate => BarrierEvent::Begin,
+                    Action::ExpectBytes => BarrierEvent::Other,
+                    Action::CompleteBytes => BarrierEvent::Bytes,
+                    Action::TestState
+                    | Action::TestParity
+                    | Action::TryState
+                    | Action::TryParity => {
+                        if truth {
+                            BarrierEvent::Pass
+                        } else {
+                            BarrierEvent::Other
+                        }
+                    }
+                    _ => BarrierEvent::Arrive,
+                };
+                let completes = event != BarrierEvent::Begin && (word ^ new) & PHASE != 0;
+                watch.mbarrier(warp, all.0[lane], event, completes);
             }
         }
         let tests = matches!(action, Action::TestState | Action::TestParity);

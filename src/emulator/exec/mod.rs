@@ -37,6 +37,7 @@ pub(crate) mod tensor_core;
 mod tensor_map;
 mod traffic;
 pub(crate) mod warp;
+pub(crate) mod warpgroup;
 pub(crate) mod watch;
 
 pub use super::ptx::PtxError;
@@ -392,13 +393,9 @@ pub(crate) fn run_traced(
         memory,
         options,
     };
-    let ranks = spec.cluster_dims().iter().product::<u32>();
     match &options.check {
-        // The checked mode knows no clusters yet: their launches run without it.
-        Some(checker) if ranks == 1 => {
-            ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena))
-        }
-        _ => (run_parallel(&launch), Footprint::default()),
+        Some(checker) => ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena)),
+        None => (run_parallel(&launch), Footprint::default()),
     }
 }
 

@@ -188,7 +188,7 @@ impl Op for SyncWarp {
                 if !warp.watch.is_null() {
                     // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a
                     // handler runs.
-                    unsafe { &mut *warp.watch }.warp_sync(warp.index);
+                    unsafe { &mut *warp.watch }.warp_sync(warp.position);
                 }
                 ip.wrapping_add(1)
             }

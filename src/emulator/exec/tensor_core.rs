@@ -590,6 +590,10 @@ fn load(
                 });
                 return false;
             }
+            if !warp.watch.is_null() {
+                // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a handler runs.
+                unsafe { &mut *warp.watch }.matrix_read(warp, at, bytes);
+            }
             let mut word = [0u8; 4];
             let source = warp.shared.wrapping_add(at as usize);
             // SAFETY: the range was checked to lie in the block's shared memory.

@@ -2,7 +2,7 @@
 
 use super::cfg::Cfg;
 use super::{Constant, Flow, Inst, Register, alias, lower, slots};
-use crate::emulator::check::registers::{CONSTANT, OperandTable, Operands};
+use crate::emulator::check::registers::{Background, CONSTANT, OperandTable, Operands};
 use crate::emulator::exec::control;
 use crate::emulator::exec::warp::{Ins, NO_GUARD, NO_JOIN};
 use crate::emulator::ptx::RegClass;
@@ -185,7 +185,9 @@ impl OperandTable {
             sources: inst.srcs.len() as u8,
             pure: inst.pure,
             carry: inst.carry,
+            background: inst.background,
             guard: inst.guard.map_or(0, |(register, _)| first + register + 1),
         });
+        self.has_background |= inst.background != Background::Nothing;
     }
 }

@@ -4,7 +4,7 @@ use super::names::{class_of, select_arithmetic, special};
 use super::param_address;
 use super::symbols::{Frame, Symbols, function_address};
 use super::{Constant, Flow, Inst, Leave, Register};
-use crate::emulator::check::registers::Carry;
+use crate::emulator::check::registers::{Background, Carry};
 use crate::emulator::exec::call::CallSite;
 use crate::emulator::exec::warp::Handler;
 use crate::emulator::exec::{control, float, integer, op, ops_extra};
@@ -242,6 +242,7 @@ impl Lowering<'_> {
             copy: false,
             is_call: false,
             carry: Carry::Nothing,
+            background: Background::Nothing,
             listed: false,
         });
         let last = self.insts.len() - 1;

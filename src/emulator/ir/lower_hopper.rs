@@ -4,7 +4,8 @@ use super::lower::{Lowering, Refusal};
 use super::lower_memory::type_bytes;
 use super::names::class_of;
 use super::{Constant, Special};
-use crate::emulator::exec::access::{SHARED_WINDOW, space};
+use crate::emulator::check::registers::Background;
+use crate::emulator::exec::access::{RELEASE, SHARED_WINDOW, space};
 use crate::emulator::exec::atomics::Reduction;
 use crate::emulator::exec::bulk::{self, Bulk};
 use crate::emulator::exec::mbarrier::{self, Action};
@@ -64,7 +65,8 @@ impl Lowering<'_> {
             ["wait", more @ ..] if more.iter().all(known) => cluster::wait(),
             _ => return Err("this form of barrier is not implemented".into()),
         };
-        self.push(handler, vec![], vec![]);
+        let relaxed = rest.contains(&"relaxed");
+        self.push(handler, vec![], vec![]).ext = if relaxed { 0 } else { RELEASE };
         Ok(())
     }
 
@@ -228,8 +230,9 @@ impl Lowering<'_> {
                 return Ok(());
             }
             (["wait_group"] | ["wait_group", "read"], [Operand::Literal(count)]) => {
-                let count = count.bits(4) as i64;
-                self.push(bulk::wait(), vec![], vec![]).imm = count;
+                let inst = self.push(bulk::wait(), vec![], vec![]);
+                inst.imm = count.bits(4) as i64;
+                inst.ext = u32::from(rest.len() == 2);
                 return Ok(());
             }
             // Prefetches change nothing here.
@@ -340,6 +343,7 @@ impl Lowering<'_> {
         let inst = self.push(bulk::copy(), vec![], srcs);
         inst.imm = copy.pack();
         inst.listed = true;
+        inst.background = Background::Copy;
         Ok(())
     }
 
@@ -417,6 +421,9 @@ impl Lowering<'_> {
                 return Err("this width of store is not implemented".into());
             }
             self.push_store(space::SHARED, target, &elements, class, bytes)?;
+        }
+        if let Some(inst) = self.insts.last_mut() {
+            inst.background = Background::Write;
         }
         let total = self.bits(u64::from(bytes) * count as u64, RegClass::B32);
         let zero = self.bits(0, RegClass::B32);

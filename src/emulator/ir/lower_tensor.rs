@@ -1,9 +1,11 @@
 //! Tensor-core instructions of every type, and `stmatrix`.
 
 use super::lower::{Lowering, Refusal};
+use crate::emulator::check::registers::Background;
 use crate::emulator::exec::access::space;
+use crate::emulator::exec::cluster;
 use crate::emulator::exec::tensor_core::{self, Element, Product};
-use crate::emulator::exec::{cluster, control};
+use crate::emulator::exec::warpgroup::{self, WarpgroupOrder};
 use crate::emulator::ptx::{Literal, Operand, RegClass};
 
 /// `m16n8k16`
@@ -143,8 +145,20 @@ impl Lowering<'_> {
         let unknown = || format!("`wgmma.{}` is not implemented", rest.join("."));
         self.refuse_guard("wgmma")?;
         let types = match rest {
-            ["fence" | "commit_group" | "wait_group", "sync", "aligned"] => {
-                self.push(control::nothing(), vec![], vec![]);
+            [
+                order @ ("fence" | "commit_group" | "wait_group"),
+                "sync",
+                "aligned",
+            ] => {
+                let (order, keep) = match (*order, o) {
+                    ("fence", []) => (WarpgroupOrder::Fence, 0),
+                    ("commit_group", []) => (WarpgroupOrder::Commit, 0),
+                    ("wait_group", [Operand::Literal(keep)]) => {
+                        (WarpgroupOrder::Wait, keep.bits(4) as i64)
+                    }
+                    _ => return Err(unknown()),
+                };
+                self.push(warpgroup::order(order), vec![], vec![]).imm = keep;
                 return Ok(());
             }
             ["mma_async", "sync", "aligned", types @ ..] => types,
@@ -238,6 +252,7 @@ impl Lowering<'_> {
         inst.imm = p.pack();
         inst.listed = true;
         inst.early = true;
+        inst.background = Background::Matrix;
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub(crate) use emit::ConstantSlot;
 pub(crate) use program::{CALL_BYTES, Code, Program, compile};
 pub(crate) use symbols::{FUNCTION_WINDOW, Symbols};
 
-use super::check::registers::Carry;
+use super::check::registers::{Background, Carry};
 use super::exec::warp::Handler;
 use super::ptx::RegClass;
 
@@ -203,6 +203,8 @@ pub(crate) struct Inst {
     pub is_call: bool,
     /// What the checked mode lets pass through it.
     pub carry: Carry,
+    /// What of it goes on behind the warp's back.
+    pub background: Background,
     /// The operands do not fit the instruction: they go to a list whose number is the last of `ops`.
     pub listed: bool,
 }

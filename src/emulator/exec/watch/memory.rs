@@ -6,8 +6,26 @@ use super::Watch;
 use super::reports::{describe_forbidden, unwritten};
 use crate::emulator::check::CheckKind;
 use crate::emulator::check::ranges::Range;
-use crate::emulator::check::registers::{Carry, Origin};
+use crate::emulator::check::registers::{Background, Carry, Operands, Origin};
 use crate::emulator::check::shared::{self, Access, SharedFault, Touch};
+
+/// Whose access it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Party {
+    /// The warp whose place in the order it has.
+    pub(super) warp: u32,
+    /// Who it is recorded for: the warp, or what goes on behind its back.
+    pub(super) actor: u32,
+}
+
+impl Party {
+    fn of(warp: &Warp) -> Party {
+        Party {
+            warp: warp.position,
+            actor: warp.position,
+        }
+    }
+}
 
 impl Watch<'_> {
     /// An access of `bytes` bytes a lane, resolved.
@@ -20,26 +38,49 @@ impl Watch<'_> {
         access: Access,
     ) {
         let access = self.strength(access, state_space, warp, all);
+        let remote = self.operands().background == Background::Write;
+        let (party, access) = match (remote, access) {
+            (false, _) => (Party::of(warp), access),
+            (true, Access::Atomic) => (self.begin_remote(warp), access),
+            (true, _) => (self.begin_remote(warp), Access::Write),
+        };
         match state_space {
-            space::SHARED => self.access_shared(warp, warp.mask, all, bytes, access),
-            space::GLOBAL => self.access_global(warp, warp.mask, all, bytes, access),
+            space::SHARED => self.access_shared(party, warp.mask, all, bytes, access),
+            space::GLOBAL => self.access_global(party, warp.mask, all, bytes, access),
             space::GENERIC => {
                 // Resolved addresses are host pointers, which tell the spaces apart.
-                let (shared, window) = (warp.shared as u64, u64::from(warp.shared_bytes));
                 let (mut in_shared, mut in_global) = (0, 0);
                 for lane in (0..LANES).filter(|lane| warp.mask >> lane & 1 != 0) {
                     let address = all.0[lane];
-                    if address.wrapping_sub(shared) < window {
+                    if self.in_shared(address) {
                         in_shared |= 1 << lane;
                     } else if self.in_device(address) {
                         in_global |= 1 << lane;
                     }
                 }
-                self.access_shared(warp, in_shared, all, bytes, access);
-                self.access_global(warp, in_global, all, bytes, access);
+                self.access_shared(party, in_shared, all, bytes, access);
+                self.access_global(party, in_global, all, bytes, access);
             }
             _ => {}
         }
+        if remote {
+            self.end_remote(warp);
+        }
+    }
+
+    fn operands(&self) -> Operands {
+        self.launch.spec.kernel.code.operands.of[self.pc as usize]
+    }
+
+    /// Whether a host address lies in the shared memory of the blocks that run.
+    pub(super) fn in_shared(&self, address: u64) -> bool {
+        let bytes = self.ranks as u64 * u64::from(self.shared_stride);
+        address.wrapping_sub(self.shared_base) < bytes
+    }
+
+    /// Offset of a host address in the shared memory of the blocks that run.
+    pub(super) fn shared_offset(&self, address: u64) -> u32 {
+        address.wrapping_sub(self.shared_base) as u32
     }
 
     fn in_device(&self, address: u64) -> bool {
@@ -57,68 +98,45 @@ impl Watch<'_> {
             Access::Write if ext & STRONG != 0 => Access::Strong { write: true },
             other => other,
         };
-        if space == space::SHARED || !access.is_atomic() {
+        if !access.is_atomic() {
             return access;
         }
+        let (position, between_blocks) = (warp.position as usize, space != space::SHARED);
         if ext & RELEASE != 0 {
-            self.order.fence();
+            self.fence(warp.position);
         }
+        let (reads, writes) = (access.reads(), access.writes());
         for lane in (0..LANES).filter(|lane| warp.mask >> lane & 1 != 0) {
-            self.order
-                .synchronise(all.0[lane], access.reads(), access.writes());
+            let address = all.0[lane];
+            self.clocks.synchronise(position, address, reads, writes);
+            if between_blocks {
+                self.order.synchronise(address, reads, writes);
+            }
         }
         if ext & ACQUIRE != 0 {
+            self.clocks.acquire(position);
             self.order.acquire();
         }
+        self.logged_clock[position] = u32::MAX;
         access
     }
 
     fn access_shared(
         &mut self,
-        warp: &Warp,
+        party: Party,
         mask: u32,
         all: &Addresses,
         bytes: u64,
         access: Access,
     ) {
-        if self.is_cluster {
-            return;
-        }
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
-            let undefined = if access.writes() {
-                self.store_lacking(warp.index, lane, bytes)
+            let lacking = if access.writes() {
+                self.store_lacking(party.warp, lane, bytes)
             } else {
                 0
             };
-            self.touch_shared(warp, lane, all.0[lane], bytes, access, undefined);
-        }
-    }
-
-    /// One lane's access of shared memory; bit n of `undefined`: byte n of what it writes holds no value.
-    fn touch_shared(
-        &mut self,
-        warp: &Warp,
-        lane: usize,
-        address: u64,
-        bytes: u64,
-        access: Access,
-        undefined: u16,
-    ) {
-        let offset = (address - warp.shared as u64) as u32;
-        let touch = Touch {
-            warp: warp.index,
-            lane: if access == Access::Collective {
-                shared::ALL
-            } else {
-                lane as u8
-            },
-            pc: self.pc,
-            access,
-            undefined,
-        };
-        match self.shared.touch(&self.clocks, offset, bytes as u32, touch) {
-            None => {}
-            Some(SharedFault::Uninitialised) if self.loads() => {
+            let offset = self.shared_offset(all.0[lane]);
+            if self.touch_shared(party, lane, offset, bytes, access, lacking) {
                 let lacking = self.shared.lacking(&self.clocks, offset, bytes as u32);
                 let origin = Origin {
                     shared: true,
@@ -126,17 +144,47 @@ impl Watch<'_> {
                     address: offset.into(),
                     bytes,
                 };
-                self.load_lacking(warp.index, lane, lacking, origin);
+                self.load_lacking(party.warp, lane, lacking, origin);
             }
+        }
+    }
+
+    /// One lane's access of shared memory; bit n of `lacking`: byte n of what it writes holds no value. True where an
+    /// instruction that only carries values has read bytes that hold none.
+    fn touch_shared(
+        &mut self,
+        party: Party,
+        lane: usize,
+        offset: u32,
+        bytes: u64,
+        access: Access,
+        lacking: u16,
+    ) -> bool {
+        let touch = Touch {
+            warp: party.warp,
+            actor: party.actor,
+            lane: if access == Access::Collective {
+                shared::ALL
+            } else {
+                lane as u8
+            },
+            pc: self.pc,
+            access,
+            undefined: lacking,
+        };
+        match self.shared.touch(&self.clocks, offset, bytes as u32, touch) {
+            None => false,
+            Some(SharedFault::Uninitialised) if self.passes_on() => true,
             Some(fault) => {
-                self.report_shared(warp.index, lane as u32, offset, bytes, access, fault);
+                self.report_shared(party.warp, lane as u32, offset, bytes, access, fault);
+                false
             }
         }
     }
 
     fn access_global(
         &mut self,
-        warp: &Warp,
+        party: Party,
         mask: u32,
         all: &Addresses,
         bytes: u64,
@@ -153,7 +201,7 @@ impl Watch<'_> {
                 }
                 _ => {
                     if let Some((start, end, first)) = run {
-                        let found = self.touch_global(warp.index, first, start, end, access);
+                        let found = self.touch_global(party, first, start, end, access);
                         undefined = undefined.or(found.map(|at| (first, at)));
                     }
                     run = Some((address, address + bytes, lane as u8));
@@ -161,21 +209,21 @@ impl Watch<'_> {
             }
         }
         if let Some((start, end, first)) = run {
-            let found = self.touch_global(warp.index, first, start, end, access);
+            let found = self.touch_global(party, first, start, end, access);
             undefined = undefined.or(found.map(|at| (first, at)));
         }
         match undefined {
-            Some((lane, at)) if !self.loads() => self.report(
+            Some((lane, at)) if !self.passes_on() => self.report(
                 CheckKind::UninitialisedGlobal,
-                warp.index,
+                party.warp,
                 lane.into(),
                 self.pc,
                 u32::MAX,
-                || unwritten(false, at, bytes),
+                || unwritten(&format!("{at:#x}"), bytes),
             ),
-            Some(_) => self.load_undefined(warp.index, mask, all, bytes),
+            Some(_) => self.load_undefined(party.warp, mask, all, bytes),
             None if self.carries && access.writes() => {
-                self.store_undefined(warp.index, mask, all, bytes);
+                self.store_undefined(party.warp, mask, all, bytes);
             }
             None => {}
         }
@@ -202,11 +250,7 @@ impl Watch<'_> {
     fn store_undefined(&mut self, warp: u32, mask: u32, all: &Addresses, bytes: u64) {
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
             let lacking = self.store_lacking(warp, lane, bytes);
-            if let Some(memory) = self.memory.as_mut() {
-                for byte in (0..bytes).filter(|byte| lacking >> byte & 1 != 0) {
-                    memory.define(all.0[lane] + byte, 1, false);
-                }
-            }
+            self.undefine(all.0[lane], lacking);
         }
     }
 
@@ -220,12 +264,13 @@ impl Watch<'_> {
     /// An access of a range of device memory; gives the first byte of a range that is read although nobody has written it.
     fn touch_global(
         &mut self,
-        warp: u32,
+        party: Party,
         lane: u8,
         start: u64,
         end: u64,
         access: Access,
     ) -> Option<u64> {
+        let (warp, actor) = (party.warp, party.actor);
         let memory = self.memory.as_mut()?;
         if !memory.contains(start) {
             return None;
@@ -254,10 +299,10 @@ impl Watch<'_> {
             end,
             write,
             atomic: access.is_atomic(),
-            warp: warp as u16,
+            warp: actor as u16,
             lane,
             pc: self.pc,
-            epoch: self.clocks.epoch(index),
+            epoch: self.clocks.epoch(actor as usize),
             clock: self.logged_clock[index],
             era: self.order.era(),
         });
@@ -274,18 +319,17 @@ impl Watch<'_> {
         source_bytes: &[u8; LANES],
         bytes: u64,
     ) {
+        let party = Party::of(warp);
         for lane in (0..LANES).filter(|lane| warp.mask >> lane & 1 != 0) {
             let (given, start) = (u64::from(source_bytes[lane]), source.0[lane]);
-            let mut undefined = 0;
+            let mut lacking = 0;
             if given > 0 {
                 let end = start + given;
-                let found = self.touch_global(warp.index, lane as u8, start, end, Access::Read);
-                undefined = found.map_or(0, |_| self.lacking(start, given));
+                let found = self.touch_global(party, lane as u8, start, end, Access::Read);
+                lacking = found.map_or(0, |_| self.lacking(start, given));
             }
-            if !self.is_cluster {
-                let target = target.0[lane];
-                self.touch_shared(warp, lane, target, bytes, Access::Pending, undefined);
-            }
+            let offset = self.shared_offset(target.0[lane]);
+            self.touch_shared(party, lane, offset, bytes, Access::Pending, lacking);
         }
     }
 
@@ -297,19 +341,90 @@ impl Watch<'_> {
         target: &[u64; LANES],
         bytes: u32,
     ) {
-        if self.is_cluster {
-            return;
-        }
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
-            let offset = (target[lane] - warp.shared as u64) as u32;
+            let offset = self.shared_offset(target[lane]);
             self.shared
-                .complete(&self.clocks, offset, bytes, warp.index);
+                .complete(&self.clocks, offset, bytes, warp.position);
         }
     }
 
-    /// Whether the instruction that runs only carries values from memory to registers.
-    fn loads(&self) -> bool {
-        self.launch.spec.kernel.code.operands.of[self.pc as usize].carry == Carry::Load
+    // Behind a warp's back.
+
+    /// Whether all bytes of a range hold values.
+    pub(super) fn holds_values(&self, address: u64, bytes: u64) -> bool {
+        if self.in_shared(address) {
+            let offset = self.shared_offset(address);
+            (0..bytes).step_by(16).all(|at| {
+                let count = (bytes - at).min(16) as u32;
+                self.shared.lacking(&self.clocks, offset + at as u32, count) == 0
+            })
+        } else {
+            let memory = self.memory.as_ref();
+            memory.is_none_or(|memory| memory.undefined(address, bytes).is_none())
+        }
+    }
+
+    /// A read at a host address that goes on behind the warp's back; gives the bytes of the first 16 that hold no value,
+    /// which an instruction that computes with them is reported for.
+    pub(super) fn read_behind(
+        &mut self,
+        party: Party,
+        lane: usize,
+        address: u64,
+        bytes: u64,
+    ) -> u16 {
+        if self.in_shared(address) {
+            let offset = self.shared_offset(address);
+            if self.touch_shared(party, lane, offset, bytes, Access::Read, 0) {
+                return self.shared.lacking(&self.clocks, offset, bytes as u32);
+            }
+        } else if self.in_device(address) {
+            let found =
+                self.touch_global(party, lane as u8, address, address + bytes, Access::Read);
+            return found.map_or(0, |_| self.lacking(address, bytes));
+        }
+        0
+    }
+
+    /// A write at a host address that goes on behind the warp's back.
+    pub(super) fn write_behind(
+        &mut self,
+        party: Party,
+        lane: usize,
+        address: u64,
+        bytes: u64,
+        access: Access,
+        lacking: u16,
+    ) {
+        if self.in_shared(address) {
+            let offset = self.shared_offset(address);
+            self.touch_shared(party, lane, offset, bytes, access, lacking);
+        } else if self.in_device(address) {
+            let end = address + bytes;
+            let found = self.touch_global(party, lane as u8, address, end, access);
+            if let Some(at) = found {
+                let kind = CheckKind::UninitialisedGlobal;
+                self.report(kind, party.warp, lane as u32, self.pc, u32::MAX, || {
+                    unwritten(&format!("{at:#x}"), bytes)
+                });
+            }
+            self.undefine(address, lacking);
+        }
+    }
+
+    /// Bytes of device memory hold no value, those of the bits in `lacking`.
+    fn undefine(&mut self, address: u64, lacking: u16) {
+        if let Some(memory) = self.memory.as_mut() {
+            for byte in (0..16).filter(|byte| lacking >> byte & 1 != 0) {
+                memory.define(address + byte, 1, false);
+            }
+        }
+    }
+
+    /// Whether the instruction that runs only carries values.
+    fn passes_on(&self) -> bool {
+        let operands = self.operands();
+        operands.carry == Carry::Load || operands.background == Background::Copy
     }
 
     /// A lane's load has met bytes that hold no value: bit n of `lacking` is its byte n.

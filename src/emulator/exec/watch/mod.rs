@@ -1,17 +1,20 @@
 //! What the checked mode sees of a launch: every access, barrier, fence and register use of the block that runs.
 
+mod background;
 mod memory;
 mod reports;
 
+pub(crate) use background::{BarrierEvent, Issued, Movement};
 pub(crate) use reports::describe_forbidden;
 
-use super::block::Launch;
-use super::warp::Warp;
-use crate::emulator::check::clock::Clocks;
+use super::block::{Launch, SHARED_ALIGN};
+use super::warp::LANES;
+use crate::emulator::check::clock::{CLUSTER_BARRIER, Clocks};
+use crate::emulator::check::fragments::Fragments;
 use crate::emulator::check::memory::MemoryShadow;
 use crate::emulator::check::ranges::{self, BlockLog, BlockOrder, Range};
 use crate::emulator::check::registers::{Missing, RegisterShadow};
-use crate::emulator::check::shared::{self, Access, SharedShadow, Touch};
+use crate::emulator::check::shared::SharedShadow;
 use crate::emulator::check::streams::Footprint;
 use crate::emulator::check::{CheckKind, CheckReport, Checker, Shuffle};
 use std::collections::HashMap;
@@ -21,16 +24,25 @@ use std::sync::MutexGuard;
 const TURN: u64 = 256;
 
 /// The checks of one launch.
+///
+/// Warps are numbered through all blocks that run together (a cluster, or one block), and shared memory is one range of all
+/// of theirs.
 pub(crate) struct Watch<'a> {
     launch: &'a Launch<'a>,
     memory: MutexGuard<'a, Option<MemoryShadow>>,
     ticket: u64,
-    warps: usize,
-    /// Blocks run in clusters, whose shared memory and barriers are not followed: only device memory and registers are.
-    is_cluster: bool,
+    warps_per_block: usize,
+    /// Blocks that run together.
+    ranks: usize,
+    /// Host address of the first block's shared memory, and bytes from one block's to the next.
+    shared_base: u64,
+    shared_stride: u32,
     clocks: Clocks,
     shared: SharedShadow,
     registers: RegisterShadow,
+    /// By warp; empty if no instruction goes on behind a warp's back.
+    fragments: Vec<Fragments>,
+    bulk: background::Groups,
     order: BlockOrder,
     log: BlockLog,
     /// Number of each warp's present clock in `log`, or `u32::MAX`.
@@ -44,25 +56,37 @@ pub(crate) struct Watch<'a> {
     pc: u32,
     /// It is a store, and some of what it stores holds no value.
     carries: bool,
+    /// The first of the blocks that run.
     block: [u32; 3],
     found: HashMap<(CheckKind, u32, u32), CheckReport>,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(launch: &'a Launch<'a>, checker: &'a Checker, warps: usize) -> Watch<'a> {
-        let kernel = launch.spec.kernel;
-        let shared_bytes = kernel.static_shared_bytes + launch.spec.dynamic_shared_bytes;
+    pub(super) fn new(launch: &'a Launch<'a>, checker: &'a Checker) -> Watch<'a> {
+        let (spec, kernel) = (launch.spec, launch.spec.kernel);
+        let operands = &kernel.code.operands;
+        let ranks = spec.cluster_dims().iter().product::<u32>() as usize;
+        let threads = spec.block.iter().product::<u32>() as usize;
+        let warps_per_block = threads.div_ceil(LANES);
+        let warps = warps_per_block * ranks;
+        let shared_bytes = kernel.static_shared_bytes + spec.dynamic_shared_bytes;
         let seed = checker.options().seed;
         let number = checker.next_launch();
+        let clocks = Clocks::new(warps, ranks, operands.has_background);
+        let shared_stride = shared_bytes.next_multiple_of(SHARED_ALIGN);
         Watch {
             launch,
             memory: checker.memory(),
             ticket: checker.ticket(),
-            warps,
-            is_cluster: false,
-            clocks: Clocks::new(warps),
-            shared: SharedShadow::new(shared_bytes as usize, warps),
-            registers: RegisterShadow::new(kernel.code.operands.registers, warps),
+            warps_per_block,
+            ranks,
+            shared_base: 0,
+            shared_stride,
+            shared: SharedShadow::new(shared_stride as usize * ranks, clocks.actors()),
+            clocks,
+            registers: RegisterShadow::new(operands.registers, warps),
+            fragments: vec![Fragments::default(); if operands.has_background { warps } else { 0 }],
+            bulk: background::Groups::default(),
             order: BlockOrder::default(),
             log: BlockLog::default(),
             logged_clock: vec![u32::MAX; warps],
@@ -81,11 +105,6 @@ impl<'a> Watch<'a> {
         !self.found.is_empty()
     }
 
-    /// Several blocks run together.
-    pub(super) fn set_cluster(&mut self) {
-        self.is_cluster = true;
-    }
-
     /// Puts block numbers or warp numbers into the launch's order.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         if let Some(shuffle) = &mut self.shuffle {
@@ -93,24 +112,25 @@ impl<'a> Watch<'a> {
         }
     }
 
-    pub(super) fn begin_block(&mut self, linear: u64, block: [u32; 3]) {
+    /// A block begins, or the cluster that it is the first of, with its shared memory at a host address.
+    pub(super) fn begin_block(&mut self, linear: u64, block: [u32; 3], shared: u64) {
         if self.clocks.begin_block() {
             self.shared.clear();
         }
         self.registers.clear();
+        self.fragments.iter_mut().for_each(Fragments::clear);
+        self.bulk.clear();
         self.order.begin_block(linear);
         self.logged_clock.fill(u32::MAX);
-        self.block = block;
+        (self.block, self.shared_base) = (block, shared);
     }
 
-    /// Compares the block's warps with each other and keeps what is left for comparisons between blocks.
+    /// Compares the warps that ran with each other and keeps what is left for comparisons between blocks.
     pub(super) fn end_block(&mut self) {
         let mut pairs: HashMap<(u32, u32), (Range, Range)> = HashMap::new();
-        if !self.is_cluster {
-            self.log.races(self.warps, &mut |a, b| {
-                pairs.entry((a.pc, b.pc)).or_insert((*a, *b));
-            });
-        }
+        self.log.races(self.clocks.actors(), &mut |a, b| {
+            pairs.entry((a.pc, b.pc)).or_insert((*a, *b));
+        });
         for (first, second) in pairs.into_values() {
             self.report_range_race(CheckKind::GlobalRace, &first, &second, "a barrier");
         }
@@ -164,56 +184,39 @@ impl<'a> Watch<'a> {
         };
     }
 
-    pub(super) fn arrive(&mut self, barrier: u8, warp: usize) {
-        if self.is_cluster {
-            return;
-        }
-        self.clocks.arrive(barrier.into(), warp);
+    /// A warp arrives at a barrier of its block.
+    pub(super) fn arrive(&mut self, rank: usize, barrier: u8, warp: usize) {
+        self.clocks.arrive(16 * rank + usize::from(barrier), warp);
         self.logged_clock[warp] = u32::MAX;
     }
 
-    pub(super) fn leave(&mut self, barrier: usize, warp: usize) {
-        if self.is_cluster {
-            return self.order.acquire();
-        }
-        self.clocks.leave(barrier, warp);
+    /// A warp leaves a barrier that is complete.
+    pub(super) fn leave(&mut self, rank: usize, barrier: usize, warp: usize) {
+        self.clocks.leave(16 * rank + barrier, warp);
         self.logged_clock[warp] = u32::MAX;
         self.order.acquire();
     }
 
-    pub(super) fn reset_barrier(&mut self, barrier: usize) {
-        self.clocks.reset(barrier);
+    pub(super) fn reset_barrier(&mut self, rank: usize, barrier: usize) {
+        self.clocks.reset(16 * rank + barrier);
     }
 
-    /// A warp arrives at the mbarrier at an offset of shared memory.
-    pub(super) fn release(&mut self, mbarrier: u32, warp: u32) {
-        self.clocks.release(mbarrier, warp as usize);
+    /// `barrier.cluster.arrive`
+    pub(super) fn cluster_arrive(&mut self, warp: u32, relaxed: bool) {
+        self.clocks.release(CLUSTER_BARRIER, warp as usize, relaxed);
         self.logged_clock[warp as usize] = u32::MAX;
     }
 
-    /// A warp has found a phase of an mbarrier complete.
-    pub(super) fn acquire(&mut self, mbarrier: u32, warp: u32) {
-        self.clocks.acquire(mbarrier, warp as usize);
-        self.logged_clock[warp as usize] = u32::MAX;
+    /// All have arrived at the cluster's barrier.
+    pub(super) fn cluster_complete(&mut self) {
+        self.clocks.complete(CLUSTER_BARRIER);
     }
 
-    /// A bulk copy has brought `bytes` bytes to an offset of shared memory, which the warp that waited for them releases
-    /// through the mbarrier.
-    pub(super) fn bulk_written(&mut self, warp: &Warp, offset: u32, bytes: u32) {
-        if self.is_cluster {
-            return;
-        }
-        let touch = Touch {
-            warp: warp.index,
-            lane: shared::ALL,
-            pc: self.pc,
-            access: Access::Write,
-            undefined: 0,
-        };
-        if let Some(fault) = self.shared.touch(&self.clocks, offset, bytes, touch) {
-            let bytes = bytes.into();
-            self.report_shared(warp.index, 0, offset, bytes, Access::Write, fault);
-        }
+    /// `barrier.cluster.wait`, when all have arrived.
+    pub(super) fn cluster_pass(&mut self, warp: u32) {
+        self.clocks.pass(CLUSTER_BARRIER, warp as usize);
+        self.logged_clock[warp as usize] = u32::MAX;
+        self.order.acquire();
     }
 
     /// `bar.warp.sync`
@@ -223,8 +226,10 @@ impl<'a> Watch<'a> {
     }
 
     /// `membar` and `fence`
-    pub(crate) fn fence(&mut self) {
+    pub(crate) fn fence(&mut self, warp: u32) {
         self.order.fence();
+        self.clocks.fence(warp as usize);
+        self.logged_clock[warp as usize] = u32::MAX;
     }
 
     // Registers.
@@ -237,6 +242,9 @@ impl<'a> Watch<'a> {
         let at = pc as usize;
         let unguarded = self.registers.guard(warp as usize, table, at, active);
         let missing = self.registers.execute(warp as usize, table, at, mask);
+        if table.has_background && mask != 0 {
+            self.execute_fragments(warp, pc);
+        }
         self.carries = missing.carries;
         if unguarded != 0 || missing != Missing::default() {
             self.report_register(warp, unguarded, missing);

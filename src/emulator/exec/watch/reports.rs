@@ -41,8 +41,13 @@ impl Watch<'_> {
         };
         let (use_pc, lane) = (self.pc, lanes.trailing_zeros());
         let user = self.place(use_pc);
+        let place = if origin.shared {
+            self.shared_place(origin.address as u32)
+        } else {
+            format!("{:#x}", origin.address)
+        };
         self.report(kind, warp, lane, origin.pc, use_pc, || {
-            let what = unwritten(origin.shared, origin.address, origin.bytes);
+            let what = unwritten(&place, origin.bytes);
             format!("{what}, and lanes {lanes:#010x} use it in {user}")
         });
     }
@@ -69,10 +74,11 @@ impl Watch<'_> {
             known.times += 1;
             return;
         }
-        let place = format!("a {what} of {bytes} bytes at shared offset {offset:#x}");
+        let at = self.shared_place(offset);
+        let place = format!("a {what} of {bytes} bytes at {at}");
         let by = other.map_or(String::new(), |other| self.describe(other));
         let message = match fault {
-            SharedFault::Uninitialised => unwritten(true, offset.into(), bytes),
+            SharedFault::Uninitialised => unwritten(&at, bytes),
             SharedFault::NotWaited(_) => {
                 format!("{place} meets an asynchronous copy that is still under way, {by}")
             }
@@ -92,14 +98,51 @@ impl Watch<'_> {
         };
         let what = if other.wrote { "the write" } else { "the read" };
         format!(
-            "{what} by warp {}, {lane}, {}",
-            other.warp,
+            "{what} by {}, {lane}, {}",
+            self.actor(other.actor),
             self.place(other.pc)
         )
     }
 
+    /// A warp, or what goes on behind the back of one, in words.
+    fn actor(&self, actor: u32) -> String {
+        let warp = self.clocks.warp_of(actor as usize);
+        let manner = if warp == actor as usize {
+            "warp"
+        } else {
+            "an asynchronous instruction of warp"
+        };
+        let block = if self.ranks > 1 {
+            let [x, y, z] = self.block_of(self.block, warp);
+            format!(" of block ({x},{y},{z})")
+        } else {
+            String::new()
+        };
+        format!("{manner} {}{block}", warp % self.warps_per_block)
+    }
+
+    /// An offset of the shared memory of the blocks that run, in words.
+    fn shared_place(&self, offset: u32) -> String {
+        let stride = self.shared_stride.max(1);
+        let own = format!("shared offset {:#x}", offset % stride);
+        if self.ranks == 1 {
+            return own;
+        }
+        let rank = (offset / stride) as usize;
+        let [x, y, z] = self.block_of(self.block, rank * self.warps_per_block);
+        format!("{own} of block ({x},{y},{z})")
+    }
+
+    /// The block of a warp, where `first` is the first block of those that run together.
+    fn block_of(&self, first: [u32; 3], warp: usize) -> [u32; 3] {
+        let [x, y, _] = self.launch.spec.cluster_dims();
+        let rank = (warp / self.warps_per_block) as u32;
+        let inside = [rank % x, rank / x % y, rank / x / y];
+        [0, 1, 2].map(|axis| first[axis] + inside[axis])
+    }
+
     /// Where an instruction stands: PTX line and, if known, CUDA line.
-    fn place(&self, pc: u32) -> String {
+    pub(super) fn place(&self, pc: u32) -> String {
         let site = self.site(0, 0, pc);
         match site.source {
             Some(source) => format!("PTX line {} ({source})", site.line),
@@ -130,12 +173,13 @@ impl Watch<'_> {
             ]
             .map(|v| v as u32)
         };
+        let party = |range: &Range| self.clocks.warp_of(range.warp.into());
         let who = if kind == CheckKind::BlockRace {
-            let [x, y, z] = coordinates(self.order.block_of(first));
+            let [x, y, z] = self.block_of(coordinates(self.order.block_of(first)), party(first));
             self.block = coordinates(self.order.block_of(second));
             format!("block ({x},{y},{z})")
         } else {
-            format!("warp {}, lane {}", first.warp, first.lane)
+            format!("{}, lane {}", self.actor(first.warp.into()), first.lane)
         };
         let message = format!(
             "{} of {bytes} bytes at {start:#x} is not ordered by {missing} with {} by {who}, {}",
@@ -175,14 +219,15 @@ impl Watch<'_> {
         self.found.insert((kind, pc, other), report);
     }
 
-    fn site(&self, warp: u32, lane: u32, pc: u32) -> FaultSite {
+    fn site(&self, actor: u32, lane: u32, pc: u32) -> FaultSite {
+        let position = self.clocks.warp_of(actor as usize);
         let kernel = self.launch.spec.kernel;
         let code = &kernel.code.instructions;
         let statement = code[(pc as usize).min(code.len() - 1)].statement as usize;
         let mut site = FaultSite {
             kernel: kernel.name.clone(),
-            block: self.block,
-            warp,
+            block: self.block_of(self.block, position),
+            warp: (position % self.warps_per_block) as u32,
             lane,
             ..FaultSite::default()
         };
@@ -196,14 +241,8 @@ impl Watch<'_> {
 }
 
 /// A read of memory that nobody has written.
-pub(super) fn unwritten(shared: bool, address: u64, bytes: u64) -> String {
-    if shared {
-        format!(
-            "a read of {bytes} bytes at shared offset {address:#x} meets bytes that the block has not written"
-        )
-    } else {
-        format!("a read of {bytes} bytes at {address:#x} meets memory that was never written")
-    }
+pub(super) fn unwritten(place: &str, bytes: u64) -> String {
+    format!("a read of {bytes} bytes at {place} meets memory that was never written")
 }
 
 /// Why a range may not be touched by work of this ticket, if it may not.
