@@ -203,8 +203,7 @@ __device__ __forceinline__ void decode_item(const DecodeAttentionParams& p, cons
     stage = stage + 1 == T::kStages ? 0 : stage + 1;
     refill = refill + 1 == T::kStages ? 0 : refill + 1;
   }
-  cp_async_wait<0>();
-  __syncwarp();
+  __syncwarp();  // every stage with rows has been waited for, and all lanes have read it: the output takes their place
 
   float* mine = reinterpret_cast<float*>(shared + warp * T::kWarpBytes);
 #pragma unroll

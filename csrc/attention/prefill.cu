@@ -245,7 +245,6 @@ __device__ __forceinline__ void prefill_item(const PrefillAttentionParams& p, co
       *reinterpret_cast<uint4*>(p.out + out_row * kD + chunk * 8) = packed;
     }
   }
-  cp_async_wait<0>();
   __syncthreads();  // before the next item refills the tiles
 }
 

@@ -1,8 +1,12 @@
 //! Mutation tests: every kernel of csrc with one thing broken in its PTX must be reported by the checked mode or give wrong
 //! values. A mutant that does neither is a hole in the tests.
 //!
-//! Copies and masks that a kernel has many of, one like the other, are sampled; `NEAP_ALL_MUTANTS=1` breaks each of them.
+//! Usually three mutants of each kind are run of a kernel; `NEAP_ALL_MUTANTS=1` runs every one, and `NEAP_MUTANTS_OF` those of one
+//! kernel. Changes that no run could tell are left out by rules, which `equivalent` has; with all mutants they are run too, and must
+//! survive.
 
+mod equivalent;
+mod listing;
 mod mutate;
 mod scenes;
 #[path = "../support/mod.rs"]
@@ -12,57 +16,14 @@ use mutate::{Mutant, Rule};
 use neap::emulator::{self, CheckOptions, Profile};
 use neap::kernels::images;
 use scenes::{SCENES, Scene, Values};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use support::Rig;
 
-/// Mutants that survive, by kernel and instruction. Some change nothing that could be seen: rows past the end are read from
-/// the first row instead and never stored. The others are gaps of the scenes: early exits where the grid fits exactly, a ring
-/// of stages that turns only for larger k, a row of a tile that no scene ends in.
-const KNOWN_SURVIVORS: &[(&str, &str)] = &[
-    (
-        "paged_decode_bf16_d256_g8",
-        "selp.b32 \t%r353, 16, 0, %p40;",
-    ),
-    ("gemm_prefill_bf16_64x64", "selp.b32 \t%r71, 16, 0, %p24;"),
-    ("gemm_prefill_bf16_64x64", "selp.b32 \t%r115, 16, 0, %p9;"),
-    ("gemm_prefill_bf16_64x64", "selp.b32 \t%r177, 16, 0, %p18;"),
-    ("gemm_prefill_bf16_64x64", "@%p20 bra \t$L__BB0_128;"),
-    ("gemm_prefill_bf16_128x128", "selp.b32 \t%r73, 16, 0, %p24;"),
-    ("gemm_prefill_bf16_128x128", "selp.b32 \t%r123, 16, 0, %p9;"),
-    (
-        "gemm_prefill_bf16_128x128",
-        "selp.b32 \t%r230, 16, 0, %p18;",
-    ),
-    (
-        "gemm_prefill_bf16_128x128",
-        "selp.b32 \t%r789, 0, %r748, %p91;",
-    ),
-    (
-        "gemm_prefill_bf16_128x128",
-        "selp.b32 \t%r790, 0, %r749, %p92;",
-    ),
-    ("gemm_prefill_bf16_128x128", "@%p20 bra \t$L__BB1_192;"),
-    ("gemm_decode_bf16_t8", "@%p2 bra \t$L__BB0_43;"),
-    ("gemm_decode_bf16_t8", "@%p13 bra \t$L__BB0_43;"),
-    ("gemm_decode_bf16_t16", "@%p2 bra \t$L__BB1_87;"),
-    ("gemm_decode_bf16_t16", "@%p45 bra \t$L__BB1_87;"),
-    ("gemm_decode_bf16_t16", "@%p24 bra \t$L__BB1_87;"),
-    ("gemm_decode_bf16_t32", "@%p2 bra \t$L__BB2_147;"),
-    ("gemm_decode_bf16_t32", "@%p68 bra \t$L__BB2_147;"),
-    ("gemm_decode_bf16_t32", "@%p25 bra \t$L__BB2_147;"),
-    ("gemm_decode_bf16_t64", "@%p2 bra \t$L__BB3_260;"),
-    ("gemm_decode_bf16_t64", "@%p109 bra \t$L__BB3_260;"),
-    ("gemm_decode_bf16_t64", "@%p22 bra \t$L__BB3_260;"),
-    ("gemv_bf16", "@%p52 bra \t$L__BB0_30;"),
-    ("add_norm_v1", "@%p24 bra \t$L__BB0_26;"),
-    ("add_norm_v4", "@%p43 bra \t$L__BB1_56;"),
-    ("argmax", "@%p57 bra \t$L__BB0_60;"),
-    ("embed", "@%p2 bra \t$L__BB0_4;"),
-    ("qkv_rope_d64", "@%p9 bra \t$L__BB0_11;"),
-    ("qkv_rope_append_d64", "@%p10 bra \t$L__BB1_19;"),
-    ("page_copy", "ld.global.nc.u32 \t%a, [%t];"),
-];
+/// Mutants of each kind that a kernel gets when not all are wanted.
+const SAMPLED: usize = 3;
 
 /// What became of a mutant.
 #[derive(Debug)]
@@ -99,6 +60,8 @@ fn profile() -> Profile {
     // The shadow knows what nobody wrote; poison would only take time.
     profile.poison_limit_bytes = 0;
     profile.watchdog_branches = 1 << 16;
+    // Each array has a mapping of its own.
+    profile.granularity_bytes = 64 << 10;
     profile
 }
 
@@ -108,13 +71,32 @@ fn run(scene: &Scene, text: String) -> Result<Values, Outcome> {
     texts.extend(scene.also.iter().map(|kernel| kernel_text(kernel)));
     let (rig, ordinal) =
         Rig::with_ptx(profile(), &texts).map_err(|error| Outcome::Refused(error.to_string()))?;
-    let values = catch_unwind(AssertUnwindSafe(|| (scene.run)(&rig)));
+    rig.fence_arrays();
+    let values = silently(|| (scene.run)(&rig));
     let reports = emulator::take_check_reports(ordinal);
     match (reports.first(), values) {
         (Some(report), _) => Err(Outcome::Reported(report.to_string())),
-        (None, Ok(values)) => Ok(values),
-        (None, Err(_)) => Err(Outcome::Wrong),
+        (None, Some(values)) => Ok(values),
+        (None, None) => Err(Outcome::Wrong),
     }
+}
+
+/// What `run` gives, or nothing where it panics. Panics of mutants are outcomes, not news: nothing is printed.
+fn silently<T>(run: impl FnOnce() -> T) -> Option<T> {
+    thread_local!(static SILENT: Cell<bool> = const { Cell::new(false) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !SILENT.get() {
+                usual(info);
+            }
+        }));
+    });
+    SILENT.set(std::env::var_os("NEAP_MUTANT_PANICS").is_none());
+    let result = catch_unwind(AssertUnwindSafe(run));
+    SILENT.set(false);
+    result.ok()
 }
 
 fn judge(scene: &Scene, expected: &Values, mutant: &Mutant) -> Outcome {
@@ -125,108 +107,84 @@ fn judge(scene: &Scene, expected: &Values, mutant: &Mutant) -> Outcome {
     }
 }
 
-/// Runs all mutants of the scenes that `chosen` picks.
-fn hunt(chosen: fn(&Scene) -> bool) {
-    // Panics of mutants are outcomes, not news.
-    std::panic::set_hook(Box::new(|info| {
-        if std::thread::current()
-            .name()
-            .is_some_and(|name| name == "main")
-        {
-            eprintln!("{info}");
+/// Runs the mutants of the scenes that `chosen` picks.
+fn hunt(chosen: fn(&str) -> bool) {
+    let all = std::env::var_os("NEAP_ALL_MUTANTS").is_some();
+    let only = std::env::var("NEAP_MUTANTS_OF").ok();
+    let (mut wrong, mut killed) = (Vec::new(), 0);
+    for scene in SCENES.iter().filter(|scene| chosen(scene.kernel)) {
+        if only.as_ref().is_some_and(|only| only != scene.kernel) {
+            continue;
         }
-    }));
-    let (mut survivors, mut killed) = (Vec::new(), 0);
-    for scene in SCENES.iter().filter(|scene| chosen(scene)) {
         let text = kernel_text(scene.kernel);
         let expected = run(scene, text.clone()).unwrap_or_else(|outcome| {
             panic!("{}, unchanged, must pass: {outcome:?}", scene.kernel)
         });
         let mut by_rule: BTreeMap<Rule, usize> = BTreeMap::new();
-        let all = std::env::var_os("NEAP_ALL_MUTANTS").is_some();
-        for mutant in mutate::mutants(scene.kernel, &text, all) {
-            *by_rule.entry(mutant.rule).or_default() += 1;
+        for mutant in mutate::mutants(scene.kernel, &text, (!all).then_some(SAMPLED)) {
             let name = format!("{}: {}", scene.kernel, mutant.name);
-            let outcome = judge(scene, &expected, &mutant);
-            match &outcome {
-                Outcome::Survived => {
-                    let known = |(kernel, code): &(&str, &str)| {
-                        *kernel == scene.kernel && mutant.name.contains(code)
-                    };
-                    if KNOWN_SURVIVORS.iter().any(known) {
-                        println!("{name}: survived, as is known");
-                    } else {
-                        survivors.push(name);
-                    }
-                }
-                other => {
+            let words = match judge(scene, &expected, &mutant) {
+                Outcome::Reported(text) => format!("reported: {text}"),
+                Outcome::Refused(text) => format!("refused: {text}"),
+                Outcome::Wrong => "wrong values".to_owned(),
+                Outcome::Survived => "survived".to_owned(),
+            };
+            let words = &words[..words.len().min(150)];
+            match (mutant.equivalent, words) {
+                (Some(rule), "survived") => println!("{name}: equivalent: {rule}"),
+                (Some(rule), _) => wrong.push(format!("{name}: {words}, against the rule: {rule}")),
+                (None, "survived") => wrong.push(format!("{name}: SURVIVED")),
+                (None, _) => {
                     killed += 1;
-                    let text = match other {
-                        Outcome::Reported(text) => format!("reported: {text}"),
-                        Outcome::Refused(text) => format!("refused: {text}"),
-                        _ => "wrong values".to_owned(),
-                    };
-                    println!("{name}: {}", &text[..text.len().min(150)]);
+                    *by_rule.entry(mutant.rule).or_default() += 1;
+                    println!("{name}: {words}");
                 }
             }
         }
         for rule in Rule::ALL {
-            if !by_rule.contains_key(&rule) {
-                println!(
-                    "{}: {rule:?}: n/a, the kernel has no such construct",
-                    scene.kernel
-                );
+            match by_rule.get(&rule) {
+                Some(count) => println!("{}: {rule:?}: {count} killed", scene.kernel),
+                None => println!("{}: {rule:?}: n/a, no such construct", scene.kernel),
             }
         }
     }
-    let _ = std::panic::take_hook();
-    println!("{killed} mutants killed, {} survived", survivors.len());
-    assert!(
-        survivors.is_empty(),
-        "mutants survived:\n{}",
-        survivors.join("\n")
+    println!(
+        "{killed} mutants killed, {} not as they should be",
+        wrong.len()
     );
+    assert!(wrong.is_empty(), "mutants:\n{}", wrong.join("\n"));
 }
 
 #[test]
 fn no_mutant_of_attention_decode_survives() {
-    hunt(|scene| scene.kernel.contains("decode") && !scene.kernel.contains("gemm"));
+    hunt(|kernel| kernel.contains("decode") && !kernel.contains("gemm"));
 }
 
 #[test]
 fn no_mutant_of_attention_prefill_survives() {
-    hunt(|scene| scene.kernel.contains("paged_prefill"));
+    hunt(|kernel| kernel.contains("paged_prefill"));
 }
 
 #[test]
 fn no_mutant_of_matrix_products_survives() {
-    hunt(|scene| scene.kernel.contains("gemm") || scene.kernel.contains("gemv"));
+    hunt(|kernel| kernel.contains("gemm") || kernel.contains("gemv"));
 }
 
 #[test]
 fn no_mutant_of_the_other_kernels_survives() {
-    hunt(|scene| {
+    hunt(|kernel| {
         !["decode", "prefill", "gemm", "gemv"]
             .iter()
-            .any(|part| scene.kernel.contains(part))
+            .any(|part| kernel.contains(part))
     });
 }
 
-/// Every source file of csrc has a kernel under mutation; instances of one template beyond those share its text.
 #[test]
 fn every_kernel_has_a_scene() {
-    for image in images() {
+    for name in images().iter().flat_map(|image| image.kernel_names()) {
         assert!(
-            image
-                .kernel_names()
-                .any(|name| SCENES.iter().any(|scene| scene.kernel == name)),
-            "no kernel of {} is mutated",
-            image.name
+            SCENES.iter().any(|scene| scene.kernel == name),
+            "{name} is not mutated"
         );
     }
-    let fences = images().iter().filter(|image| {
-        let text = String::from_utf8_lossy(image.ptx);
-        text.contains("membar") || text.contains("fence.")
-    });
-    assert_eq!(fences.count(), 0, "a kernel has a fence now: mutate it");
 }

@@ -1,5 +1,8 @@
 //! Mutants of a kernel's PTX, one change each.
 
+use crate::equivalent::{guard_only_saves_work, size_is_free, warp_has_met};
+use crate::listing::{Line, Listing};
+
 /// Kinds of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
@@ -9,17 +12,19 @@ pub enum Rule {
     PageOffByOne,
     WindowOffByOne,
     MissingTailPredicate,
+    MissingFence,
     SwappedStages,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 7] = [
+    pub const ALL: [Rule; 8] = [
         Rule::DroppedBarrier,
         Rule::DroppedWarpSync,
         Rule::LaxWait,
         Rule::PageOffByOne,
         Rule::WindowOffByOne,
         Rule::MissingTailPredicate,
+        Rule::MissingFence,
         Rule::SwappedStages,
     ];
 }
@@ -28,270 +33,323 @@ pub struct Mutant {
     pub rule: Rule,
     pub name: String,
     pub text: String,
+    /// The rule that says that nothing can tell the mutant from the kernel.
+    pub equivalent: Option<&'static str>,
 }
 
-/// Mutants of one name that a kernel gets when not all are wanted.
-const SAMPLED: usize = 3;
-
-/// Whether the line stands behind the loop of a pipelined attention kernel: all copies have been waited for there, what is
-/// left are empty groups, and the warps are alone with their own results. Breaking a wait there changes nothing.
-fn behind_the_loop(kernel: &str, lines: &[&str], at: usize) -> bool {
-    kernel.starts_with("paged_")
-        && !lines[at..]
-            .iter()
-            .any(|line| line.trim().starts_with("cp.async.cg"))
-        && !lines[at..]
-            .iter()
-            .any(|line| line.trim().starts_with("cp.async.commit"))
-}
-
-/// Mutants of a kernel: all, or of each name the first, the last and one between.
-pub fn mutants(kernel: &str, text: &str, all: bool) -> Vec<Mutant> {
-    let mutants = every_mutant(kernel, text);
-    if all {
-        return mutants;
+/// Mutants of a kernel: all, equivalent ones included, or of each kind `sampled` of the others at equal distances.
+pub fn mutants(kernel: &str, text: &str, sampled: Option<usize>) -> Vec<Mutant> {
+    let listing = Listing::of(text);
+    let mut changes = Vec::new();
+    for at in 0..listing.lines().len() {
+        changes_at(kernel, &listing, at, &mut changes);
     }
-    let kind = |mutant: &Mutant| mutant.name.split(',').next().unwrap_or("").to_owned();
-    let mut chosen = Vec::new();
-    let mut rest = mutants;
-    while let Some(first) = rest.first() {
-        let wanted = kind(first);
-        let (alike, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|m| kind(m) == wanted);
-        let last = alike.len() - 1;
-        let keep = [0, last / 2, last];
-        let sampled = alike.len() > SAMPLED;
+    changes.extend(unclamped_rows(&listing));
+    if let Some(sampled) = sampled {
+        changes.retain(|change| change.equivalent.is_none());
+        changes = sample(changes, sampled);
+    }
+    changes
+        .into_iter()
+        .map(|change| change.apply(&listing))
+        .collect()
+}
+
+/// One line replaced, or the copies that the compiler made of one.
+struct Change {
+    rule: Rule,
+    kind: &'static str,
+    lines: Vec<(usize, String)>,
+    equivalent: Option<&'static str>,
+}
+
+impl Change {
+    fn apply(self, listing: &Listing) -> Mutant {
+        let mut text = String::new();
+        for (at, line) in listing.lines().iter().enumerate() {
+            let changed = self.lines.iter().find(|(changed, _)| *changed == at);
+            text.push_str(changed.map_or(line.text, |(_, replacement)| replacement));
+            text.push('\n');
+        }
+        let at = self.lines[0].0;
+        let code = listing.lines()[at].text.trim();
+        Mutant {
+            rule: self.rule,
+            name: format!("{}, line {} `{code}`", self.kind, at + 1),
+            text,
+            equivalent: self.equivalent,
+        }
+    }
+}
+
+/// Of each kind the first, the last and those between at equal distances.
+fn sample(changes: Vec<Change>, sampled: usize) -> Vec<Change> {
+    let mut kinds: Vec<(&str, Vec<Change>)> = Vec::new();
+    for change in changes {
+        match kinds.iter_mut().find(|(kind, _)| *kind == change.kind) {
+            Some((_, alike)) => alike.push(change),
+            None => kinds.push((change.kind, vec![change])),
+        }
+    }
+    let chosen = kinds.into_iter().flat_map(|(_, alike)| {
+        let (last, steps) = (alike.len() - 1, sampled.max(2) - 1);
+        let keep: Vec<usize> = match sampled {
+            1 => vec![last / 2],
+            _ => (0..sampled).map(|step| step * last / steps).collect(),
+        };
         let picked = alike.into_iter().enumerate();
-        chosen.extend(
-            picked
-                .filter(|(at, _)| !sampled || keep.contains(at))
-                .map(|(_, m)| m),
-        );
-        rest = others;
-    }
-    chosen
+        picked
+            .filter(move |(at, _)| keep.contains(at))
+            .map(|(_, change)| change)
+    });
+    chosen.collect()
 }
 
-/// Whether only rows of more than 8,192 tokens run the line: with head_dim 64 a warp takes at most two tiles of a split of 256
-/// tokens, so its ring of two stages does not turn and no third tile's page is fetched. The same lines of head_dim 128 and 256
-/// are reached.
-fn out_of_reach(kernel: &str, lines: &[&str], at: usize) -> bool {
-    kernel.starts_with("paged_decode_bf16_d64")
-        && lines[..at]
-            .iter()
-            .any(|line| line.trim().starts_with("cp.async.wait_group"))
-}
-
-fn every_mutant(kernel: &str, text: &str) -> Vec<Mutant> {
-    let lines: Vec<&str> = text.lines().collect();
-    let mut all = Vec::new();
-    let mut add = |rule: Rule, at: usize, what: &str, replacement: String| {
-        let mut changed: Vec<&str> = lines.clone();
-        changed[at] = &replacement;
-        all.push(Mutant {
+fn changes_at(kernel: &str, listing: &Listing, at: usize, changes: &mut Vec<Change>) {
+    let line = &listing.lines()[at];
+    let mut add = |rule: Rule, kind: &'static str, replacement: String, equivalent| {
+        changes.push(Change {
             rule,
-            name: format!("{what}, line {} `{}`", at + 1, lines[at].trim()),
-            text: changed.join("\n") + "\n",
+            kind,
+            lines: vec![(at, replacement)],
+            equivalent,
         });
     };
-    for (at, line) in lines.iter().enumerate() {
-        let code = line.trim();
-        if code.starts_with("bar.sync") {
-            add(Rule::DroppedBarrier, at, "bar.sync dropped", String::new());
-        }
-        let behind = behind_the_loop(kernel, &lines, at);
-        if code.starts_with("bar.warp.sync") && !behind {
-            add(
-                Rule::DroppedWarpSync,
-                at,
-                "bar.warp.sync dropped",
-                String::new(),
-            );
-        }
-        if let Some(groups) = number_after(code, "cp.async.wait_group")
-            && !behind
-        {
-            add(
-                Rule::LaxWait,
-                at,
-                "wait_group one too lax",
-                format!("cp.async.wait_group {};", groups + 1),
-            );
-        }
-        let reached = !out_of_reach(kernel, &lines, at);
-        if let Some(replacement) = next_page(kernel, code)
-            && reached
-        {
-            add(Rule::PageOffByOne, at, "page off by one", replacement);
-        }
-        for (what, replacement) in moved_window(kernel, code) {
-            add(Rule::WindowOffByOne, at, what, replacement);
-        }
-        if let Some(replacement) = copied_in_full(kernel, code) {
-            add(Rule::MissingTailPredicate, at, "copy in full", replacement);
-        }
-        if let Some(replacement) = unmasked_score(code) {
-            add(
-                Rule::MissingTailPredicate,
-                at,
-                "score not masked",
-                replacement,
-            );
-        }
-        if let Some(replacement) = turned_ring(&lines, at)
-            && reached
-        {
-            add(Rule::SwappedStages, at, "stages swapped", replacement);
-        }
-    }
-    for at in tails(&lines) {
+    if line.opcode.starts_with("bar.sync") {
         add(
-            Rule::MissingTailPredicate,
-            at,
-            "tail not skipped",
+            Rule::DroppedBarrier,
+            "bar.sync dropped",
             String::new(),
+            None,
         );
     }
-    all
+    if line.opcode.starts_with("bar.warp.sync") {
+        let equivalent = warp_has_met(listing, at);
+        add(
+            Rule::DroppedWarpSync,
+            "bar.warp.sync dropped",
+            String::new(),
+            equivalent,
+        );
+    }
+    if line.opcode == "cp.async.wait_group"
+        && let Ok(groups) = line.operand(0).parse::<u32>()
+    {
+        let lax = format!("cp.async.wait_group {};", groups + 1);
+        add(Rule::LaxWait, "wait_group one too lax", lax, None);
+    }
+    if line.opcode.starts_with("membar") || line.opcode.starts_with("fence.") {
+        add(Rule::MissingFence, "fence dropped", String::new(), None);
+    }
+    if let Some((kind, replacement)) = next_page(kernel, listing, at) {
+        add(Rule::PageOffByOne, kind, replacement, None);
+    }
+    for (kind, replacement) in moved_window(kernel, line) {
+        add(Rule::WindowOffByOne, kind, replacement, None);
+    }
+    if let Some(replacement) = copied_in_full(line) {
+        let equivalent = size_is_free(listing, at);
+        add(
+            Rule::MissingTailPredicate,
+            "copy in full",
+            replacement,
+            equivalent,
+        );
+    }
+    if let Some(replacement) = unmasked_score(line) {
+        add(
+            Rule::MissingTailPredicate,
+            "score not masked",
+            replacement,
+            None,
+        );
+    }
+    if skips_a_tail(listing, at) {
+        let equivalent = guard_only_saves_work(listing, at);
+        add(
+            Rule::MissingTailPredicate,
+            "tail not skipped",
+            String::new(),
+            equivalent,
+        );
+    }
+    if let Some((kind, replacement)) = swapped_stages(listing, at) {
+        add(Rule::SwappedStages, kind, replacement, None);
+    }
 }
 
-fn number_after(code: &str, what: &str) -> Option<u32> {
-    code.strip_prefix(what)?
-        .trim()
-        .trim_end_matches(';')
-        .parse()
-        .ok()
-}
-
-/// The operand of `code` number `index`, for an instruction with plain operands.
-fn operand(code: &str, index: usize) -> Option<&str> {
-    let (_, operands) = code.split_once(char::is_whitespace)?;
-    let operand = operands.trim_end_matches(';').split(',').nth(index)?;
-    Some(operand.trim())
+/// The instruction, and behind it one that adds to a register it wrote.
+fn moved(line: &Line, class: &str, register: &str, by: i64) -> String {
+    format!("{}\nadd.{class} {register}, {register}, {by};", line.text)
 }
 
 /// The entry of the next page, or of one 256 bytes behind, where the kernel takes an entry from memory.
-fn next_page(kernel: &str, code: &str) -> Option<String> {
-    let paged = kernel.starts_with("paged_");
-    if paged && code.starts_with("ld.global.nc.u32") {
-        return Some(code.replace("];", "+4];"));
+fn next_page(kernel: &str, listing: &Listing, at: usize) -> Option<(&'static str, String)> {
+    let line = &listing.lines()[at];
+    let register = line.registers(0).next()?;
+    match (kernel, line.opcode) {
+        (_, "ld.global.nc.u32") if kernel.starts_with("paged_") => {
+            // A column is a key shifted by the page's size.
+            let near = &listing.lines()[at.saturating_sub(8)..at];
+            let column = near
+                .iter()
+                .any(|line| line.opcode == "shr.u32" && line.operand(2).starts_with('%'));
+            column.then(|| ("page off by one", line.text.replace("];", "+4];")))
+        }
+        (_, "ld.global.u64") if kernel.contains("append") => {
+            Some(("page off by one", moved(line, "s64", register, 1 << 32)))
+        }
+        ("page_copy", "ld.global.nc.u32") => {
+            let guarded = listing.lines()[..at]
+                .iter()
+                .any(|line| line.opcode == "min.u32");
+            let kind = if guarded {
+                "page off by one"
+            } else {
+                "one pair more"
+            };
+            Some((kind, moved(line, "u32", register, 1)))
+        }
+        ("table_update", "ld.global.nc.v4.u32") => {
+            let column = line.registers(0).nth(2)?;
+            Some(("page off by one", moved(line, "u32", column, 1)))
+        }
+        _ => None,
     }
-    let moved = |register: &str, class: &str, by: u64| {
-        Some(format!("{code}\nadd.{class} {register}, {register}, {by};"))
-    };
-    if kernel.contains("append") && code.starts_with("ld.global.u64") {
-        return moved(operand(code, 0)?, "s64", 1 << 32);
-    }
-    if kernel == "page_copy" && code.starts_with("ld.global.nc.u32") {
-        return moved(operand(code, 0)?, "u32", 1);
-    }
-    if kernel == "table_update" && code.starts_with("ld.global.nc.v4.u32") {
-        let column = code.split(['{', ',', '}']).nth(3)?;
-        return moved(column.trim(), "u32", 1);
-    }
-    None
 }
 
 /// Window bounds moved by one: what decode takes from its item, and prefill from its parameter.
-fn moved_window(kernel: &str, code: &str) -> Vec<(&'static str, String)> {
-    let moved = |register: &str, by: &str| format!("{code}\nadd.s32 {register}, {register}, {by};");
-    if kernel.starts_with("paged_decode") && code.starts_with("ld.global.nc.v4.u32") {
-        let part = |index: usize| code.split(['{', ',', '}']).nth(index).unwrap_or("").trim();
-        let (first, end) = (part(3), part(4));
+fn moved_window(kernel: &str, line: &Line) -> Vec<(&'static str, String)> {
+    if kernel.starts_with("paged_decode") && line.opcode == "ld.global.nc.v4.u32" {
+        let parts: Vec<&str> = line.registers(0).collect();
+        let [_, _, first, end] = parts[..] else {
+            return Vec::new();
+        };
         return vec![
-            ("window begins one later", moved(first, "1")),
-            ("window begins one earlier", moved(first, "-1")),
-            ("window ends one later", moved(end, "1")),
-            ("window ends one earlier", moved(end, "-1")),
+            ("window begins one later", moved(line, "s32", first, 1)),
+            ("window begins one earlier", moved(line, "s32", first, -1)),
+            ("window ends one later", moved(line, "s32", end, 1)),
+            ("window ends one earlier", moved(line, "s32", end, -1)),
         ];
     }
     // `window` is at byte 140 of the parameters, 132 behind the header's address.
     if kernel.starts_with("paged_prefill")
-        && code.starts_with("ld.param.u32")
-        && code.contains("+132]")
-        && let Some(register) = operand(code, 0)
+        && line.opcode == "ld.param.u32"
+        && line.operand(1).ends_with("+132]")
+        && let Some(register) = line.registers(0).next()
     {
         return vec![
-            ("window one wider", moved(register, "1")),
-            ("window one narrower", moved(register, "-1")),
+            ("window one wider", moved(line, "s32", register, 1)),
+            ("window one narrower", moved(line, "s32", register, -1)),
         ];
     }
     Vec::new()
 }
 
-/// `cp.async` of a row that is not there, not filled with zeros. Not of a query row in prefill: it reads the chunk's first row
-/// instead and stores nothing, so that nobody could tell.
-fn copied_in_full(kernel: &str, code: &str) -> Option<String> {
-    let kind = code.strip_prefix("selp.b32")?.trim();
-    let (register, rest) = kind.split_once(',')?;
-    let chosen: Vec<&str> = rest.split(',').map(str::trim).collect();
-    let query = kernel.starts_with("paged_prefill") && chosen[..2] == ["16", "0"];
-    (!query && matches!(chosen[..2], ["16", "0"] | ["0", "16"]))
-        .then(|| format!("mov.u32 {register}, 16;"))
+/// `cp.async` of a row that is not there, not filled with zeros.
+fn copied_in_full(line: &Line) -> Option<String> {
+    let chosen = [line.operand(1), line.operand(2)];
+    let size = line.opcode == "selp.b32" && matches!(chosen, ["16", "0"] | ["0", "16"]);
+    size.then(|| format!("mov.u32 {}, 16;", line.operand(0)))
+}
+
+/// Row numbers that may lie past the last row, which is one less than a number of rows from the step's header or from the parameters:
+/// all that are clamped to the one, and all that are clamped to the other.
+fn unclamped_rows(listing: &Listing) -> Vec<Change> {
+    let lines = listing.lines();
+    let mut found: Vec<(&str, Vec<(usize, String)>)> = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let last = listing
+            .definition(at, line.operand(2))
+            .filter(|&last| lines[last].opcode == "add.s32" && lines[last].operand(2) == "-1");
+        let rows = last.and_then(|last| listing.definition(last, lines[last].operand(1)));
+        let Some(rows) = rows.filter(|_| line.opcode == "min.u32") else {
+            continue;
+        };
+        let from = if lines[rows].opcode.starts_with("ld.global") {
+            "header"
+        } else {
+            "parameters"
+        };
+        let change = (
+            at,
+            format!("mov.u32 {}, {};", line.operand(0), line.operand(1)),
+        );
+        match found.iter_mut().find(|(known, _)| *known == from) {
+            Some((_, changes)) => changes.push(change),
+            None => found.push((from, vec![change])),
+        }
+    }
+    let changes = found.into_iter().map(|(_, lines)| Change {
+        rule: Rule::MissingTailPredicate,
+        kind: "rows not clamped",
+        lines,
+        equivalent: None,
+    });
+    changes.collect()
 }
 
 /// A score that the mask leaves as it is.
-fn unmasked_score(code: &str) -> Option<String> {
-    let rest = code.strip_prefix("selp.f32")?.trim();
-    let parts: Vec<&str> = rest
-        .trim_end_matches(';')
-        .split(',')
-        .map(str::trim)
-        .collect();
-    let [d, a, b, _] = parts[..] else {
-        return None;
-    };
-    let score = match (a, b) {
-        ("0fFF800000", score) | (score, "0fFF800000") => score,
-        _ => return None,
-    };
-    (score == d).then(|| format!("mov.f32 {d}, {score};"))
+fn unmasked_score(line: &Line) -> Option<String> {
+    const MINUS_INFINITY: &str = "0fFF800000";
+    let (to, chosen) = (line.operand(0), [line.operand(1), line.operand(2)]);
+    let masked = line.opcode == "selp.f32" && chosen.contains(&MINUS_INFINITY);
+    (masked && chosen.contains(&to)).then(|| format!("mov.f32 {to}, {to};"))
 }
 
-/// A ring of stages that goes on at stage 1 instead of 0.
-fn turned_ring(lines: &[&str], at: usize) -> Option<String> {
-    let code = lines[at].trim();
-    let rest = code.strip_prefix("selp.b32")?.trim();
-    let parts: Vec<&str> = rest
-        .trim_end_matches(';')
-        .split(',')
-        .map(str::trim)
-        .collect();
-    let [d, "0", stage, p] = parts[..] else {
-        return None;
-    };
-    if !stage.starts_with("%r") {
-        return None;
+/// A branch past loads or stores, taken where an unsigned comparison finds them out of bounds.
+fn skips_a_tail(listing: &Listing, at: usize) -> bool {
+    let skipped = listing.skipped(at).unwrap_or_default();
+    skipped.iter().any(Line::touches_memory) && listing.bounded(at)
+}
+
+/// A ring of stages that goes on, or begins, at the wrong one; the wrong half of a pair of tables.
+fn swapped_stages(listing: &Listing, at: usize) -> Option<(&'static str, String)> {
+    let line = &listing.lines()[at];
+    match line.opcode {
+        "selp.b32" if turns(listing, at) => {
+            let [to, _, stage, end] = line.operands[..] else {
+                return None;
+            };
+            Some((
+                "ring turned to stage 1",
+                format!("selp.b32 {to}, 1, {stage}, {end};"),
+            ))
+        }
+        "mov.u32" if line.operand(1).parse::<u32>().is_ok() => {
+            let stage = line.operand(0);
+            let begins = (at + 1..listing.lines().len())
+                .any(|other| turns(listing, other) && listing.lines()[other].operand(0) == stage);
+            let other = if line.operand(1) == "0" { 1 } else { 0 };
+            begins.then(|| {
+                (
+                    "ring begun at another stage",
+                    format!("mov.u32 {stage}, {other};"),
+                )
+            })
+        }
+        "and.b32" => {
+            let half: u32 = line.operand(2).parse().ok()?;
+            (Some(2 * half) == listing.paired_table_bytes()).then(|| {
+                let to = line.operand(0);
+                let swapped = format!("{}\nxor.b32 {to}, {to}, {half};", line.text);
+                ("other half of a pair of tables", swapped)
+            })
+        }
+        _ => None,
     }
-    let compare =
-        lines[..at].iter().rev().take(3).find(|line| {
-            line.trim().starts_with("setp.eq.s32") && line.contains(&format!("{p},"))
-        })?;
-    let stages = operand(compare.trim(), 2)?;
-    matches!(stages, "2" | "3" | "4").then(|| format!("selp.b32 {d}, 1, {stage}, {p};"))
 }
 
-/// Conditional branches that skip what lies past the end: to the end of the kernel, before its first label.
-fn tails(lines: &[&str]) -> Vec<usize> {
-    let code = |at: usize| lines[at].trim();
-    let Some(open) = (0..lines.len()).find(|&at| code(at) == "{") else {
-        return Vec::new();
-    };
-    // The label that `ret` stands behind.
-    let Some(ret) = (0..lines.len()).rev().find(|&at| code(at) == "ret;") else {
-        return Vec::new();
-    };
-    let Some(last) = (open..ret).rev().find(|&at| code(at).ends_with(':')) else {
-        return Vec::new();
-    };
-    let end = code(last).trim_end_matches(':');
-    (open..ret)
-        .filter(|&at| {
-            code(at).starts_with('@')
-                && code(at)
-                    .trim_end_matches(';')
-                    .split_whitespace()
-                    .next_back()
-                    .is_some_and(|target| target == end)
-        })
-        .collect()
+/// Whether line `at` takes a stage back to 0 at the ring's end.
+fn turns(listing: &Listing, at: usize) -> bool {
+    let line = &listing.lines()[at];
+    line.opcode == "selp.b32"
+        && line.operand(1) == "0"
+        && line.operand(2).starts_with("%r")
+        && listing
+            .definition(at, line.operand(3))
+            .is_some_and(|compare| {
+                let compare = &listing.lines()[compare];
+                compare.opcode == "setp.eq.s32" && matches!(compare.operand(2), "2" | "3" | "4")
+            })
 }

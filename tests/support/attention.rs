@@ -1,10 +1,11 @@
 //! Attention over random sequences: their pages, work lists and launches.
 
 use half::bf16;
-use neap::driver::DevicePtr;
+use neap::driver::{DevicePtr, LaunchConfig};
 use neap::kernels::{
-    DecodeAttentionParams, DecodeMergeParams, DecodeRowInput, PrefillAttentionParams,
-    PrefillSegment, StepHeader, max_decode_items, max_prefill_items, plan_decode, plan_prefill,
+    DecodeAttentionParams, DecodeItem, DecodeMergeParams, DecodeRow, DecodeRowInput,
+    PrefillAttentionParams, PrefillSegment, StepHeader, max_decode_items, max_prefill_items,
+    plan_decode, plan_prefill,
 };
 
 use super::oracle::{Attention, Real, attention};
@@ -23,6 +24,11 @@ pub struct Case {
     pub sinks: Option<Vec<bf16>>,
     /// Blocks that share the work items; one each if not set.
     pub item_blocks: Option<u32>,
+    /// Each decode row is one item, however long: more than the plan gives one, but the kernel takes any range. Block tables have no
+    /// row and no column to spare.
+    pub unsplit: bool,
+    /// The decode kernel to launch instead of the one the crate's shapes choose, with its threads and dynamic shared bytes.
+    pub decode_kernel: Option<(String, u32, u32)>,
 }
 
 pub struct Sequence {
@@ -46,10 +52,22 @@ pub struct DecodeStep {
     params: DecodeAttentionParams,
     merge: DecodeMergeParams,
     out: Array<bf16>,
+    kernel: Option<(String, u32, u32)>,
 }
 
 impl DecodeStep {
     pub fn launch(&self, rig: &Rig) {
+        if let Some((kernel, threads, shared_bytes)) = &self.kernel {
+            let config = LaunchConfig {
+                grid: [self.capacity, self.params.num_kv_heads, 1],
+                block: [*threads, 1, 1],
+                shared_bytes: *shared_bytes,
+            };
+            let kernel = rig.kernels.get(kernel).expect("a loaded kernel");
+            // SAFETY: as below.
+            unsafe { rig.stream.launch(kernel, config, &self.params) }.expect("launch");
+            return;
+        }
         // SAFETY: every array has the shape of its field for this bucket, and the plan names assigned pages only.
         unsafe { (rig.kernels).decode_attention(&rig.stream, self.capacity, &self.params) }
             .expect("launch");
@@ -84,6 +102,8 @@ impl Case {
             sequences: sequences.collect(),
             sinks: sinks.then(|| random.normals_bf16(num_q_heads, 2.0)),
             item_blocks: None,
+            unsplit: false,
+            decode_kernel: None,
         }
     }
 
@@ -193,7 +213,7 @@ impl Case {
             window,
             ..
         } = self.shape;
-        let table_rows = sequences.len() + 2;
+        let table_rows = sequences.len() + if self.unsplit { 0 } else { 2 };
         let mut slots: Vec<usize> = (0..table_rows).collect();
         random.shuffle(&mut slots);
         let stored: Vec<_> = sequences
@@ -204,7 +224,10 @@ impl Case {
                 (sequence, slot, self.first_key(len - 1), len)
             })
             .collect();
-        let kv = self.paged(rig, random, page_size, around, &stored, table_rows);
+        let mut kv = self.paged(rig, random, page_size, around, &stored, table_rows);
+        if self.unsplit {
+            kv.columns -= 1;
+        }
 
         let inputs: Vec<_> = stored
             .iter()
@@ -215,6 +238,9 @@ impl Case {
             .collect();
         let (mut items, mut rows) = (Vec::new(), Vec::new());
         plan_decode(&inputs, window, &mut items, &mut rows);
+        if self.unsplit {
+            join_rows(&mut items, &mut rows);
+        }
         let longest = inputs.iter().map(|input| input.kv_len).max().expect("rows");
         let capacity = max_decode_items(bucket, longest, window);
         assert!(items.len() as u32 <= capacity);
@@ -273,6 +299,7 @@ impl Case {
             params,
             merge,
             out,
+            kernel: self.decode_kernel.clone(),
         }
     }
 
@@ -377,6 +404,23 @@ impl Case {
             found[at..at + segment.num_rows as usize * self.q_width()].to_vec()
         });
         parts.collect()
+    }
+}
+
+/// Makes the items of each row one.
+fn join_rows(items: &mut Vec<DecodeItem>, rows: &mut [DecodeRow]) {
+    items.dedup_by(|next, item| {
+        let same = next.row == item.row;
+        if same {
+            item.kv_end = next.kv_end;
+        }
+        same
+    });
+    for (row, found) in (0u32..).zip(rows) {
+        *found = DecodeRow {
+            first_item: row,
+            num_items: 1,
+        };
     }
 }
 

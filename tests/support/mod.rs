@@ -33,6 +33,8 @@ pub struct Rig {
     pub stream: Stream,
     pub context: Context,
     headers: RefCell<Vec<DevicePtr>>,
+    /// Set once arrays are fenced: their reservations.
+    fenced: RefCell<Option<Vec<AddressReservation>>>,
 }
 
 impl Rig {
@@ -105,11 +107,35 @@ impl Rig {
             stream,
             context,
             headers: RefCell::default(),
+            fenced: RefCell::default(),
         })
     }
 
-    /// `bytes` of device memory, 256-byte aligned, as they are.
+    /// From now on every array ends where its mapping ends, to within its alignment of 16 bytes: a kernel that goes past it faults.
+    /// Costs a mapping an array.
+    pub fn fence_arrays(&self) {
+        *self.fenced.borrow_mut() = Some(Vec::new());
+    }
+
+    /// `bytes` at the end of a mapping of their own, with nothing mapped behind them.
+    fn allocate_fenced(&self, bytes: u64, fenced: &mut Vec<AddressReservation>) -> DevicePtr {
+        let grain = self.context.device().granularity_bytes();
+        let mapped = bytes.max(1).next_multiple_of(grain);
+        let reservation =
+            AddressReservation::new(&self.context, mapped + grain, 0).expect("addresses");
+        let memory = Arc::new(PhysicalAllocation::new(&self.context, mapped).expect("memory"));
+        reservation.map(0, memory).expect("mapping");
+        reservation.set_access(0, mapped).expect("access");
+        let begin = reservation.base().add(mapped - bytes.next_multiple_of(16));
+        fenced.push(reservation);
+        begin
+    }
+
+    /// `bytes` of device memory, 256-byte aligned (16 where arrays are fenced), as they are.
     pub fn allocate(&self, bytes: u64) -> DevicePtr {
+        if let Some(fenced) = self.fenced.borrow_mut().as_mut() {
+            return self.allocate_fenced(bytes, fenced);
+        }
         let begin = self.used_bytes.get();
         let end = (begin + bytes).next_multiple_of(256) + 256;
         assert!(
