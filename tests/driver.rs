@@ -16,8 +16,15 @@ mod loader;
 mod memory;
 #[path = "driver/streams.rs"]
 mod streams;
+#[macro_use]
 #[path = "driver/surface.rs"]
 mod surface;
+#[path = "driver/threads.rs"]
+mod threads;
+#[path = "driver/toolchain.rs"]
+mod toolchain;
+#[path = "driver/two_processes.rs"]
+mod two_processes;
 
 use std::sync::Arc;
 

@@ -6,6 +6,8 @@ mod compiled;
 mod control;
 #[path = "emulator_ops/damaged.rs"]
 mod damaged;
+#[path = "emulator_ops/device_runtime.rs"]
+mod device_runtime;
 #[path = "emulator_ops/elementwise.rs"]
 mod elementwise;
 #[path = "emulator_ops/float.rs"]

@@ -218,7 +218,6 @@ fn absent_lanes_are_divergence() {
         "shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;",
         "vote.sync.ballot.b32 %r2, %p1, -1;",
         "redux.sync.add.u32 %r2, %r1, 0xffff;",
-        "bar.warp.sync -1;",
         "bar.sync 0;",
         "mov.u32 %r3, 0; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [%r3];",
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%f1,%f2,%f3,%f4};",

@@ -10,17 +10,7 @@ const TEXTS: [&str; 3] = [
 ];
 
 /// Many kinds of operands and directives in few bytes.
-const DENSE: &str = ".version 8.0\n.target sm_90a\n.address_size 64\n\
-    .global .align 8 .u64 table[2] = {generic(table), f}; .const .align 4 .f32 c[3] = {0f3F800000, 1.5, -2};\n\
-    .extern .shared .align 16 .b8 dyn[]; .func (.param .b32 r) f(.param .align 4 .b8 a[8]) { .reg .b32 %r<2>; ld.param.b32 %r1, [a+4]; st.param.b32 [r], %r1; ret; }\n\
-    .visible .entry k(.param .u64 p0, .param .align 8 .b8 s[16]) .maxntid 64, 1, 1 .reqnctapercluster 1 {\n\
-    .reg .pred %p<4>; .reg .b16 %rs<4>; .reg .b32 %r<20>; .reg .b64 %rd<8>; .reg .f32 %f<8>; .reg .b128 %q<2>; .local .align 8 .b8 l[16];\n\
-    mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [p0]; ld.param.v2.u32 {%r2, %r3}, [s+8]; mov.u64 %rd2, l; add.s64 %rd3, %rd2, 8;\n\
-    st.local.v2.u32 [%rd3], {%r1, %r2}; setp.lt.and.u32 %p1|%p2, %r1, 7, !%p3; @!%p1 bra L1; mad.wide.u32 %rd4, %r1, 4, %rd1; red.global.add.u32 [%rd4], 1;\n\
-    L1: { .reg .b32 t; .param .align 4 .b8 a[8]; .param .b32 r; st.param.b32 [a+4], %r1; call.uni (r), f, (a); ld.param.b32 t, [r]; mov.b32 {%rs1, %rs2}, t; }\n\
-    shfl.sync.bfly.b32 %r4|%p2, %r1, 1, 31, -1; lop3.b32 %r5, %r1, %r4, 0xff, 0x96; prmt.b32 %r6, %r5, %r4, 0x5410; cvt.rn.f32.s32 %f1, %r6; fma.rn.ftz.f32 %f2, %f1, %f1, 0f40000000;\n\
-    mov.b128 %q1, {%rd1, %rd2}; T: .branchtargets L2, L3; and.b32 %r7, %r1, 1; brx.idx %r7, T; L2: bar.sync 0; L3: mbarrier.init.shared.b64 [dyn], 1; cp.async.ca.shared.global [dyn+16], [%rd1], 4; cp.async.wait_all;\n\
-    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [dyn+128], [%rd1, {%r1, %r2}], [dyn]; ret; }\n";
+const DENSE: &str = include_str!("../bent_ptx/dense.ptx");
 
 /// Words that turn up in PTX, to be put where they do not belong.
 const WORDS: [&str; 24] = [

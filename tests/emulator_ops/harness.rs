@@ -110,6 +110,8 @@ pub struct Launch<'a> {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub cluster: [u32; 3],
+    /// Address of a cooperative launch's workspace.
+    pub cooperative: Option<u64>,
     pub shared: u32,
     pub params: &'a [u64],
     pub options: ExecOptions,
@@ -123,6 +125,7 @@ impl Default for Launch<'_> {
             grid: [1, 1, 1],
             block: [32, 1, 1],
             cluster: [0; 3],
+            cooperative: None,
             shared: 0,
             params: &[],
             options,
@@ -143,6 +146,7 @@ pub fn launch(
         grid: launch.grid,
         block: launch.block,
         cluster: launch.cluster,
+        cooperative: launch.cooperative,
         dynamic_shared_bytes: launch.shared,
         params: bytemuck::cast_slice(launch.params),
     };

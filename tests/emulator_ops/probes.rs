@@ -20,6 +20,7 @@ fn emulate(probe: &Probe) -> Outcome {
         grid: [2, 1, 1],
         block: [64, 1, 1],
         cluster: [0; 3],
+        cooperative: None,
         dynamic_shared_bytes: 0,
         params: &(ROWS as u32).to_le_bytes(),
     };

@@ -8,7 +8,7 @@ use super::allocations::{Origin, device_of_pinned};
 use super::arguments::{In, Out, calls};
 use super::capture::refuse_unsafe_call;
 use super::device_calls::of_device;
-use super::entry::{entry, give_back, on_current, write};
+use super::entry::{entry, give_back_idle, on_current, write};
 use super::failure::Failure;
 use super::pointer_calls::range_attribute;
 use super::registry;
@@ -50,8 +50,13 @@ pub(super) unsafe extern "C" fn mem_free(pointer: CUdeviceptr) -> CuResult {
         }
         let device = registry::device_of_address(pointer)
             .ok_or_else(|| Failure::invalid("the address belongs to no device"))?;
-        give_back("cuMemFree", &device, |state| {
-            state.drain_all();
+        give_back_idle("cuMemFree", &device, |state| {
+            let known = state.device_allocations.get(&pointer);
+            if known.is_some_and(|known| matches!(known.origin, Origin::Ipc { .. })) {
+                return Err(Failure::invalid(
+                    "the memory is another process's: cuIpcCloseMemHandle gives it back",
+                ));
+            }
             state.free_allocation(pointer)
         })
     })
@@ -85,8 +90,7 @@ pub(super) unsafe extern "C" fn mem_free_host(pointer: *mut c_void) -> CuResult 
             Some(device) => device,
             None => registry::current_device()?,
         };
-        give_back("cuMemFreeHost", &device, |state| {
-            state.drain_all();
+        give_back_idle("cuMemFreeHost", &device, |state| {
             if state
                 .pinned
                 .get(&(pointer as u64))
@@ -175,8 +179,7 @@ calls! {
             format!("no registered memory begins at {pointer:#x}"),
         );
         let device = device_of_pinned(pointer).ok_or_else(unknown)?;
-        give_back(CALL, &device, |state| {
-            state.drain_all();
+        give_back_idle(CALL, &device, |state| {
             match state.pinned.get(&pointer) {
                 Some(buffer) if buffer.registered => state.free_pinned(pointer),
                 _ => Err(unknown()),

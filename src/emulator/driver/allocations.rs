@@ -18,6 +18,12 @@ pub(super) enum Origin {
     Managed,
     /// Stream-ordered, from the pool of this serial.
     Pool(u64),
+    /// Another process's, by its handle: that process and its number there, and how often it was opened here.
+    Ipc {
+        process: u64,
+        serial: u64,
+        opened: u32,
+    },
 }
 
 /// One allocation.

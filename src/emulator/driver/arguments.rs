@@ -161,6 +161,8 @@ impl Text {
 pub(super) struct Export {
     pub(super) symbol: &'static str,
     pub(super) address: *const c_void,
+    /// The variant whose default stream is the thread's own.
+    pub(super) per_thread: *const c_void,
 }
 
 // SAFETY: the address is that of a function, which any thread may call.
@@ -182,7 +184,18 @@ macro_rules! calls {
 
         /// The entry points of this module.
         pub(super) static EXPORTS: &[super::arguments::Export] = &[
-            $( super::arguments::Export { symbol: $symbol, address: $name as *const std::ffi::c_void } ),*
+            $( super::arguments::Export {
+                symbol: $symbol,
+                address: $name as *const std::ffi::c_void,
+                per_thread: {
+                    #[allow(clippy::too_many_arguments)]
+                    unsafe extern "C" fn variant($($arg: $type),*) -> crate::driver::CuResult {
+                        // SAFETY: forwarded from the caller.
+                        super::streams::per_thread(|| unsafe { $name($($arg),*) })
+                    }
+                    variant as *const std::ffi::c_void
+                },
+            } ),*
         ];
     };
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::arguments::{In, Out, calls};
 use super::device_calls::of_device;
-use super::entry::{give_back, named, on_current, wait};
+use super::entry::{give_back_idle, named, on_current, settled, wait};
 use super::failure::Failure;
 use super::limits;
 use super::registry::{self, EmulatedDevice, Kind};
@@ -55,7 +55,7 @@ fn default_limit(limit: c_uint, capability: (u32, u32), l2_bytes: u64) -> Result
     Ok(match limit {
         abi::CU_LIMIT_STACK_SIZE => 1024,
         abi::CU_LIMIT_PRINTF_FIFO_SIZE => 1 << 20,
-        abi::CU_LIMIT_MALLOC_HEAP_SIZE => 8 << 20,
+        abi::CU_LIMIT_MALLOC_HEAP_SIZE => super::device_runtime::HEAP_BYTES,
         abi::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => 2048,
         abi::CU_LIMIT_MAX_L2_FETCH_GRANULARITY => 64,
         abi::CU_LIMIT_PERSISTING_L2_CACHE_SIZE if capability >= (8, 0) => {
@@ -111,8 +111,8 @@ calls! {
             return Err(Failure::new(CuResult::INVALID_CONTEXT, "the context is null"));
         }
         let (device, generation) = of_context(context)?;
-        let mut state = device.lock();
-        state.begin(CALL)?;
+        device.lock().begin(CALL)?;
+        let mut state = settled(&device);
         state.destroy_context(generation)?;
         drop(state);
         // As the driver: a destroyed context that was current is popped.
@@ -279,7 +279,7 @@ calls! {
 
     "cuDevicePrimaryCtxReset_v2" fn primary_ctx_reset(device: c_int) {
         let device = of_device(device)?;
-        give_back(CALL, &device, |state| state.reset_primary())
+        give_back_idle(CALL, &device, |state| state.reset_primary())
     }
 }
 

@@ -239,6 +239,12 @@ impl State {
                 let _ = memory.free_block(allocation.block);
             }
         }
+        if let Some((block, _)) = self.heap.take()
+            && let Ok(memory) = self.memory()
+        {
+            // As above.
+            let _ = memory.free_block(block);
+        }
         self.stream_order = StreamOrder::default();
         self.contexts.sticky = None;
         self.contexts.limits.clear();

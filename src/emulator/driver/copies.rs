@@ -201,17 +201,17 @@ impl State {
         Ok(Some(copy))
     }
 
-    /// Issues a copy into a stream. What it reads from pageable memory has been read, and what it writes
-    /// there has been written, when the call returns.
+    /// Issues a copy into a stream. What it reads from pageable memory has been read; true where what it writes
+    /// there must be written when the call returns.
     pub(super) fn copy(
         &mut self,
         stream: u64,
         from: Region,
         to: Region,
         extent: Extent,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let Some(mut copy) = self.new_copy(from, to, extent)? else {
-            return Ok(());
+            return Ok(false);
         };
         let captures = self.stream(stream)?.capture.is_some();
         if !captures && Copy::is_pageable(&copy.from) {
@@ -219,11 +219,7 @@ impl State {
         }
         let pageable = Copy::is_pageable(&copy.to);
         self.issue(stream, Work::Copy(copy))?;
-        if pageable && !captures {
-            self.drain_stream(stream);
-            self.alive()?;
-        }
-        Ok(())
+        Ok(pageable && !captures)
     }
 
     /// Runs a copy.

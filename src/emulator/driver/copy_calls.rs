@@ -1,5 +1,6 @@
 //! Entry points of copies.
 
+use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
 
 use cuda_driver_sys::{CUdeviceptr, CUstream};
@@ -8,9 +9,8 @@ use super::arguments::{In, Out, calls};
 use super::capture::refuse_unsafe_call;
 use super::context_calls::of_context;
 use super::copies::{Extent, Region, Target};
-use super::entry::{entry, on_current, on_device};
+use super::entry::{entry, wait};
 use super::failure::Failure;
-use super::state::LEGACY;
 use super::streams::of_stream;
 use crate::driver::CuResult;
 use crate::driver::abi::{self, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER};
@@ -30,17 +30,28 @@ fn linear(from: Target, to: Target, bytes: usize) -> Described {
 /// Issues a copy into the default stream; it is complete on return unless both sides are a device's.
 fn copy_now(call: &'static str, (from, to, extent): Described) -> Result<(), Failure> {
     refuse_unsafe_call(call)?;
-    on_current(call, |state| {
-        state.copy(LEGACY, from, to, extent)?;
-        state.drain_stream(LEGACY);
-        state.alive()
-    })
+    let (device, stream) = of_stream(0)?;
+    wait(
+        call,
+        &device,
+        |state| state.copy(stream, from, to, extent).map(|_| ()),
+        |state| Ok(state.drain_stream(stream)),
+    )
 }
 
 /// Issues a copy into a stream.
 fn copy_in(call: &'static str, stream: u64, (from, to, extent): Described) -> Result<(), Failure> {
     let (device, stream) = of_stream(stream)?;
-    on_device(call, &device, |state| state.copy(stream, from, to, extent))
+    let must_wait = Cell::new(false);
+    wait(
+        call,
+        &device,
+        |state| {
+            must_wait.set(state.copy(stream, from, to, extent)?);
+            Ok(())
+        },
+        |state| Ok(!must_wait.get() || state.drain_stream(stream)),
+    )
 }
 
 pub(super) unsafe extern "C" fn memcpy_htod(

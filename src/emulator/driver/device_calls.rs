@@ -6,7 +6,7 @@ use cuda_driver_sys::{CUcontext, CUdevice};
 
 use super::arguments::{Out, Text, calls};
 use super::attributes;
-use super::entry::{entry, entry_any_time, named, on_current, wait, write};
+use super::entry::{entry, entry_any_time, named, on_current, settled, wait, write};
 use super::failure::Failure;
 use super::registry::{self, EmulatedDevice, Kind};
 use crate::driver::abi::CUuuid;
@@ -168,9 +168,8 @@ pub(super) unsafe extern "C" fn device_primary_ctx_retain(
 pub(super) unsafe extern "C" fn device_primary_ctx_release(device: CUdevice) -> CuResult {
     entry("cuDevicePrimaryCtxRelease", || {
         let device = of_device(device)?;
-        let mut state = device.lock();
-        state.begin("cuDevicePrimaryCtxRelease")?;
-        state.release()
+        device.lock().begin("cuDevicePrimaryCtxRelease")?;
+        settled(&device).release()
     })
 }
 

@@ -1,7 +1,7 @@
 //! What every entry point does around its body.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::failure::Failure;
@@ -99,6 +99,33 @@ pub(super) fn give_back<T>(
 ) -> Result<T, Failure> {
     let mut state = device.lock();
     state.begin(call)?;
+    let outcome = body(&mut state)?;
+    state.alive()?;
+    Ok(outcome)
+}
+
+/// The device's state, once all that can run has and no host function is at it: it may use what a call gives back.
+pub(super) fn settled(device: &EmulatedDevice) -> MutexGuard<'_, State> {
+    let mut state = device.lock();
+    loop {
+        state.drain_all();
+        if !state.host_functions.are_running() {
+            return state;
+        }
+        drop(state);
+        std::thread::sleep(WAIT_STEP);
+        state = device.lock();
+    }
+}
+
+/// As [`give_back`], of what queued work may use: that work runs first.
+pub(super) fn give_back_idle<T>(
+    call: &'static str,
+    device: &EmulatedDevice,
+    body: impl FnOnce(&mut State) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    device.lock().begin(call)?;
+    let mut state = settled(device);
     let outcome = body(&mut state)?;
     state.alive()?;
     Ok(outcome)

@@ -6,9 +6,8 @@ use cuda_driver_sys::{CUdeviceptr, CUstream};
 
 use super::arguments::calls;
 use super::capture::refuse_unsafe_call;
-use super::entry::{entry, on_current, on_device};
+use super::entry::{entry, on_device, wait};
 use super::failure::Failure;
-use super::state::LEGACY;
 use super::streams::of_stream;
 use super::work::Fill;
 use crate::driver::CuResult;
@@ -27,11 +26,13 @@ fn linear(destination: u64, value: u32, element_bytes: usize, count: usize) -> F
 
 fn fill_now(call: &'static str, fill: Fill) -> Result<(), Failure> {
     refuse_unsafe_call(call)?;
-    on_current(call, |state| {
-        state.fill(LEGACY, fill)?;
-        state.drain_stream(LEGACY);
-        state.alive()
-    })
+    let (device, stream) = of_stream(0)?;
+    wait(
+        call,
+        &device,
+        |state| state.fill(stream, fill),
+        |state| Ok(state.drain_stream(stream)),
+    )
 }
 
 fn fill_in(call: &'static str, stream: u64, fill: Fill) -> Result<(), Failure> {

@@ -104,6 +104,16 @@ pub(super) fn is_fatbin(bytes: &[u8]) -> bool {
     bytes.starts_with(&FATBIN_MAGIC.to_le_bytes())
 }
 
+/// True for NVIDIA's device run time library, an archive of machine code.
+pub(super) fn is_device_runtime(bytes: &[u8]) -> bool {
+    // An archive's first members are a symbol table and the names.
+    let begin = &bytes[..bytes.len().min(4096)];
+    bytes.starts_with(b"!<arch>")
+        && begin
+            .windows(b"cuda_device_runtime".len())
+            .any(|name| name == b"cuda_device_runtime")
+}
+
 /// Bytes of a fatbin by its header, which is 16 bytes.
 fn fatbin_bytes(header: &[u8]) -> Result<usize, Failure> {
     let header_bytes = usize::from(u16_at(header, 6));

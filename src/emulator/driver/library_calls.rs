@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::arguments::{In, Out, Text, calls};
 use super::capture::refuse_unsafe_call;
-use super::entry::{named, on_device};
+use super::entry::{named, on_device, settled};
 use super::failure::Failure;
 use super::image;
 use super::jit_log::JitLog;
@@ -285,9 +285,8 @@ calls! {
         };
         for (ordinal, module) in gone.map(|library| library.modules).unwrap_or_default() {
             if let Some(device) = registry::device(ordinal) {
-                let mut state = device.lock();
-                state.begin(CALL)?;
-                state.drain_all();
+                device.lock().begin(CALL)?;
+                let mut state = settled(&device);
                 if state.module(module).is_ok() {
                     state.remove_module(module)?;
                 }

@@ -2,7 +2,7 @@
 //!
 //! What `cuLinkComplete` gives in place of a cubin is PTX text, NUL-terminated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_uint;
 use std::sync::{Mutex, PoisonError};
 
@@ -13,9 +13,13 @@ use super::jit_log::JitLog;
 use super::registry::{self, Kind};
 use crate::driver::CuResult;
 use crate::driver::abi;
+use crate::emulator::ptx::tell_private_names_apart;
 
 /// Begins a linked image whose kernels may use only so many registers.
 pub(super) const MAX_REGISTERS: &str = "// maxrregcount ";
+
+/// What stands in for NVIDIA's device run time library.
+const DEVICE_RUNTIME: &str = include_str!("device_runtime.ptx");
 
 /// A linker at work.
 #[derive(Debug)]
@@ -56,6 +60,10 @@ impl Link {
         let known = match kind {
             abi::CU_JIT_INPUT_PTX | abi::CU_JIT_INPUT_FATBINARY => true,
             // What this linker made before is PTX.
+            abi::CU_JIT_INPUT_LIBRARY if image::is_device_runtime(bytes) => {
+                self.inputs.push(DEVICE_RUNTIME.to_owned());
+                return Ok(());
+            }
             abi::CU_JIT_INPUT_CUBIN | abi::CU_JIT_INPUT_OBJECT | abi::CU_JIT_INPUT_LIBRARY => {
                 !bytes.starts_with(b"\x7fELF") && !bytes.starts_with(b"!<arch>")
             }
@@ -117,7 +125,12 @@ calls! {
                 return Err(Failure::invalid("nothing was added to the linker"));
             }
             // The parser joins what stands in one text: declarations with the definitions of other modules.
-            let mut joined = link.inputs.join("\n");
+            let mut taken = BTreeSet::new();
+            let inputs = link.inputs.iter().enumerate().map(|(number, text)| {
+                // What is no PTX stays as it is: the parser below says where.
+                tell_private_names_apart(text, number, &mut taken).unwrap_or_else(|_| text.clone())
+            });
+            let mut joined = inputs.collect::<Vec<_>>().join("\n");
             if let Some(most) = link.log.max_registers {
                 joined.insert_str(0, &format!("{MAX_REGISTERS}{most}\n"));
             }

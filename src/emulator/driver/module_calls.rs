@@ -7,7 +7,7 @@ use cuda_driver_sys::{CUdeviceptr, CUfunction, CUmodule};
 
 use super::arguments::{In, Out, Text, calls};
 use super::capture::refuse_unsafe_call;
-use super::entry::{entry, give_back, named, on_current, on_device, write};
+use super::entry::{entry, give_back_idle, named, on_current, on_device, write};
 use super::failure::Failure;
 use super::image;
 use super::jit_log::JitLog;
@@ -52,8 +52,7 @@ pub(super) unsafe extern "C" fn module_unload(module: CUmodule) -> CuResult {
     entry("cuModuleUnload", || {
         refuse_unsafe_call("cuModuleUnload")?;
         let (device, serial) = named(module as u64, Kind::Module, "module")?;
-        give_back("cuModuleUnload", &device, |state| {
-            state.drain_all();
+        give_back_idle("cuModuleUnload", &device, |state| {
             state.remove_module(serial)
         })
     })
@@ -213,7 +212,9 @@ pub(super) unsafe extern "C" fn func_get_attribute(
                     code.max_threads.unwrap_or(limits::BLOCK_THREADS)
                 }
                 abi::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => code.static_shared_bytes,
-                abi::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => 0,
+                abi::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => {
+                    u32::try_from(code.const_bytes).unwrap_or(u32::MAX)
+                }
                 abi::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => code.local_bytes,
                 abi::CU_FUNC_ATTRIBUTE_NUM_REGS => code
                     .registers

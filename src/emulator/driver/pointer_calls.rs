@@ -6,7 +6,6 @@ use super::allocations::{Origin, device_of_pinned};
 use super::arguments::{In, Out, calls};
 use super::failure::Failure;
 use super::registry::{self, Kind};
-use crate::driver::CuResult;
 use crate::driver::abi;
 
 /// `CU_DEVICE_CPU` and `CU_DEVICE_INVALID`.
@@ -24,6 +23,7 @@ struct Known {
     bytes: u64,
     serial: u64,
     managed: bool,
+    has_ipc_handle: bool,
     sync_copies: bool,
     pool: u64,
     handle_types: u32,
@@ -51,6 +51,8 @@ fn known(pointer: u64) -> Option<Known> {
             bytes,
             serial: allocation.map_or(begin, |allocation| allocation.serial),
             managed: allocation.is_some_and(|allocation| allocation.origin == Origin::Managed),
+            has_ipc_handle: allocation
+                .is_some_and(|allocation| allocation.origin == Origin::Linear),
             sync_copies: allocation.is_some_and(|allocation| allocation.sync_copies),
             pool: match pool {
                 0 => 0,
@@ -71,6 +73,7 @@ fn known(pointer: u64) -> Option<Known> {
         bytes: buffer.bytes as u64,
         serial: buffer.serial,
         managed: false,
+        has_ipc_handle: false,
         sync_copies: false,
         pool: 0,
         handle_types: 0,
@@ -100,8 +103,8 @@ fn value_of(attribute: c_uint, pointer: u64, known: &Known) -> Result<(u64, usiz
         }
         abi::CU_POINTER_ATTRIBUTE_MAPPED => flag(true),
         abi::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => (u64::from(known.handle_types), 8),
-        abi::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
-        | abi::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => flag(false),
+        abi::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => flag(known.has_ipc_handle),
+        abi::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => flag(false),
         abi::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => {
             (u64::from(abi::CU_MEM_ACCESS_FLAGS_PROT_READWRITE), 4)
         }
@@ -207,11 +210,5 @@ calls! {
         let allocation = state.device_allocations.get_mut(&pointer).ok_or_else(unknown)?;
         allocation.sync_copies = value != 0;
         Ok(())
-    }
-
-    /// Memory of another process by a handle of the old kind: sharable handles of `cuMemCreate` do this.
-    "cuIpcGetMemHandle" fn ipc_get_mem_handle(handle: Out<abi::CUipcMemHandle>, pointer: u64) {
-        let _ = (handle, pointer);
-        Err(Failure::new(CuResult::NOT_SUPPORTED, "IPC handles are not emulated"))
     }
 }

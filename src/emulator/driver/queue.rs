@@ -61,6 +61,8 @@ pub(super) struct Stream {
     /// The stream and the legacy default stream wait for each other.
     pub(super) blocking: bool,
     pub(super) priority: i32,
+    /// The program has destroyed it: it goes when its work has run.
+    pub(super) destroyed: bool,
     /// The capture the stream is part of.
     pub(super) capture: Option<u64>,
     queue: VecDeque<Queued>,
@@ -75,6 +77,7 @@ impl Stream {
         Stream {
             blocking,
             priority,
+            destroyed: false,
             capture: None,
             queue: VecDeque::new(),
             newest: 0,
@@ -100,7 +103,23 @@ impl State {
     pub(super) fn stream(&self, id: u64) -> Result<&Stream, Failure> {
         self.streams
             .get(&id)
+            .filter(|stream| !stream.destroyed)
             .ok_or_else(|| Failure::handle("stream"))
+    }
+
+    /// Destroys a stream; the work that it holds still runs.
+    pub(super) fn destroy_stream(&mut self, id: u64) {
+        self.drain_stream(id);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.destroyed = true;
+        }
+        self.forget_destroyed();
+    }
+
+    /// Forgets destroyed streams whose work has run.
+    fn forget_destroyed(&mut self) {
+        self.streams
+            .retain(|_, stream| !stream.destroyed || !stream.queue.is_empty());
     }
 
     /// Puts work into a stream, or into the capture that the stream is part of.
@@ -228,9 +247,11 @@ impl State {
         if let Some(mut shuffle) = self.check.as_ref().and_then(|check| check.streams()) {
             shuffle.order(&mut ids);
         }
-        ids.into_iter().fold(true, |all, (id, newest)| {
+        let all = ids.into_iter().fold(true, |all, (id, newest)| {
             self.drain_waited(id, newest) && all
-        })
+        });
+        self.forget_destroyed();
+        all
     }
 
     /// Runs all of one stream; false where something cannot run.
@@ -303,7 +324,10 @@ impl State {
             }
             return true;
         }
-        match self.run_traced(id, &queued) {
+        let outer = std::mem::replace(&mut self.running, queued.ticket);
+        let outcome = self.run_traced(id, &queued);
+        self.running = outer;
+        match outcome {
             Ok(busy_us) => {
                 self.busy_us += busy_us;
                 if let Some(stream) = self.streams.get_mut(&id) {

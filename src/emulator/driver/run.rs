@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::faults;
-use super::registry;
 use super::state::State;
 use super::work::{Launch, Work};
 use crate::driver::CuResult;
@@ -47,10 +46,10 @@ impl State {
             Work::Hang => Err(Stop::Hangs),
             Work::Copy(copy) => self.run_copy(copy),
             Work::Fill(fill) => self.run_fill(fill),
-            Work::Host(call) => {
-                registry::in_host_function(|| call.function.run(call.data));
-                Ok(0.0)
-            }
+            Work::Host(call) => match self.host_functions.run(self.running, *call) {
+                true => Ok(0.0),
+                false => Err(Stop::NotYet),
+            },
             Work::Value(value) => self.run_value(value),
             // A graph's own memory stays for its next launch.
             Work::Free(address) if self.graph_allocations.contains_key(address) => Ok(0.0),
@@ -77,12 +76,18 @@ impl State {
             None => {}
         }
         let space = self.space()?;
+        let heap = self.heap_for(&launch.code)?;
+        let cooperative = match launch.cooperative {
+            true => Some(self.grid_workspace()?),
+            false => None,
+        };
         let options = ExecOptions {
             threads: self.profile.threads,
             watchdog_branches: self.profile.watchdog_branches,
             poison: self.profile.poison,
             counters: self.profile.counters,
             sm_count: self.profile.sm_count,
+            heap,
             check: self.check.clone(),
             ..ExecOptions::default()
         };
@@ -91,6 +96,7 @@ impl State {
             grid: launch.grid,
             block: launch.block,
             cluster: launch.cluster.unwrap_or([0; 3]),
+            cooperative,
             dynamic_shared_bytes: launch.shared_bytes,
             params: &launch.params,
         };

@@ -11,10 +11,11 @@ use super::contexts::Contexts;
 use super::failure::Failure;
 use super::faults;
 use super::graphs::{Graph, GraphExec};
+use super::host_functions::HostFunctions;
 use crate::driver::CuResult;
 use crate::emulator::check::Checker;
 use crate::emulator::check::streams::{Footprint, StreamOrder};
-use crate::emulator::exec::{Counters, KernelCode, ModuleCode};
+use crate::emulator::exec::{Counters, DeviceHeap, GRID_WORKSPACE_BYTES, KernelCode, ModuleCode};
 use crate::emulator::faults::Faults;
 use crate::emulator::mem::{Block, Memory};
 use crate::emulator::{DeviceReport, LiveObjects, Profile};
@@ -101,6 +102,10 @@ pub(super) struct State {
     pub(super) current_pool: Option<u64>,
     /// Allocations of graphs by address: memory that is there for as long as the device is.
     pub(super) graph_allocations: BTreeMap<u64, Allocation>,
+    /// Memory of the heap from which kernels allocate, once one does.
+    pub(super) heap: Option<(Block, Arc<DeviceHeap>)>,
+    /// What cooperative launches take for the barrier of their grid: host memory that all devices may use.
+    pub(super) grid_workspace: Option<Box<[u64; GRID_WORKSPACE_BYTES / 8]>>,
     pub(super) kernels: BTreeMap<String, Counters>,
     pub(super) busy_us: f64,
     calls: BTreeMap<&'static str, u64>,
@@ -112,6 +117,9 @@ pub(super) struct State {
     pub(super) check: Option<Arc<Checker>>,
     /// Order between streams, for the checked mode.
     pub(super) stream_order: StreamOrder,
+    /// Ticket of the work that runs.
+    pub(super) running: u64,
+    pub(super) host_functions: HostFunctions,
     /// What the running work touched so far, for the checked mode.
     pub(super) touched: Footprint,
 }
@@ -123,6 +131,8 @@ impl State {
             check,
             stream_order: StreamOrder::default(),
             touched: Footprint::default(),
+            running: 0,
+            host_functions: HostFunctions::default(),
             ordinal,
             profile,
             contexts: Contexts::default(),
@@ -146,6 +156,8 @@ impl State {
             default_pool: None,
             current_pool: None,
             graph_allocations: BTreeMap::new(),
+            heap: None,
+            grid_workspace: None,
             kernels: BTreeMap::new(),
             busy_us: 0.0,
             calls: BTreeMap::new(),
@@ -295,7 +307,8 @@ impl State {
                 .modules
                 .values()
                 .map(|m| m.globals.len())
-                .sum::<usize>();
+                .sum::<usize>()
+            + usize::from(self.heap.is_some());
         let memory = self.memory.as_ref();
         let count = |read: fn(&Memory) -> u64| memory.map_or(0, read);
         LiveObjects {

@@ -46,8 +46,7 @@ pub(super) unsafe extern "C" fn stream_destroy(stream: CUstream) -> CuResult {
             if state.capture_status(serial)?.is_some() {
                 state.abandon_capture(serial);
             }
-            state.drain_stream(serial);
-            state.streams.remove(&serial);
+            state.destroy_stream(serial);
             Ok(())
         })
     })

@@ -1,22 +1,38 @@
 //! Which stream a handle names.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::entry::named;
 use super::failure::Failure;
 use super::registry::{self, EmulatedDevice, Kind};
 use super::state::{LEGACY, State, Stream};
+use crate::driver::CuResult;
 
 /// `CU_STREAM_LEGACY`: the default stream by another name.
 const STREAM_LEGACY: u64 = 1;
 /// `CU_STREAM_PER_THREAD`: the calling thread's own default stream.
 const STREAM_PER_THREAD: u64 = 2;
 
+thread_local! {
+    /// The call that runs is the variant (`_ptsz`, `_ptds`) whose default stream is the thread's own.
+    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call as its variant whose default stream is the thread's own.
+pub(super) fn per_thread(call: impl FnOnce() -> CuResult) -> CuResult {
+    let outer = PER_THREAD.replace(true);
+    let code = call();
+    PER_THREAD.set(outer);
+    code
+}
+
 /// The device and serial a stream handle names; default streams are those of the current context.
 pub(super) fn of_stream<S: StreamHandle>(stream: S) -> Result<(Arc<EmulatedDevice>, u64), Failure> {
     match stream.raw() {
-        0 | STREAM_LEGACY => Ok((registry::current_device()?, LEGACY)),
-        STREAM_PER_THREAD => {
+        STREAM_LEGACY => Ok((registry::current_device()?, LEGACY)),
+        0 if !PER_THREAD.get() => Ok((registry::current_device()?, LEGACY)),
+        0 | STREAM_PER_THREAD => {
             let device = registry::current_device()?;
             let stream = device.lock().thread_stream();
             Ok((device, stream))
@@ -60,6 +76,10 @@ impl State {
     /// Streams that the program made: all but the default ones.
     pub(super) fn made_streams(&self) -> usize {
         let default = |id: &u64| *id == LEGACY || self.thread_streams.values().any(|own| own == id);
-        self.streams.keys().filter(|id| !default(id)).count()
+        let made = self
+            .streams
+            .iter()
+            .filter(|(id, stream)| !default(id) && !stream.destroyed);
+        made.count()
     }
 }

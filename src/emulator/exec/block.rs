@@ -35,6 +35,9 @@ const IDLE_ROUNDS: u32 = 1 << 12;
 /// Alignment of register files, stacks and the blocks' shared memory, in bytes.
 pub(super) const SHARED_ALIGN: u32 = 128;
 
+/// Backward branches before blocks of a cooperative launch let each other run: they spin at the grid's barrier.
+const COOPERATIVE_TURN: u64 = 16;
+
 /// What all blocks of a launch share.
 pub(super) struct Launch<'a> {
     pub(super) spec: &'a LaunchSpec<'a>,
@@ -46,14 +49,14 @@ pub(super) struct Launch<'a> {
 pub(super) struct BlockRunner<'a> {
     launch: &'a Launch<'a>,
     kernel: &'a KernelCode,
-    /// Of all blocks of the cluster, one after the other.
+    /// Of all blocks that run together (a cluster, or the grid of a cooperative launch), one after the other.
     warps: Vec<Warp>,
     warps_per_block: usize,
     /// Blocks of a cluster in x, y, z.
     cluster: [u32; 3],
-    /// Index of each block of the cluster that runs.
+    /// Index of each block that runs.
     blocks: Vec<[u32; 3]>,
-    /// One queue, in memory that the warps point to.
+    /// A queue a cluster, in memory that the warps point to.
     bulk: Vec<BulkQueue>,
     run: unsafe fn(&mut Warp),
     shared_bytes: usize,
@@ -84,7 +87,15 @@ impl<'a> BlockRunner<'a> {
         let warps_per_block = threads.div_ceil(LANES as u32) as usize;
         let cluster = spec.cluster_dims();
         let ranks = cluster.iter().product::<u32>() as usize;
-        let warps = warps_per_block * ranks;
+        let together = match spec.cooperative {
+            Some(_) => spec.grid.iter().product::<u32>() as usize,
+            None => ranks,
+        };
+        let turn_branches = match spec.cooperative {
+            Some(_) => COOPERATIVE_TURN,
+            None => super::control::YIELD_BRANCHES,
+        };
+        let warps = warps_per_block * together;
         let round = |bytes: usize| bytes.next_multiple_of(SHARED_ALIGN as usize);
         let registers = round(kernel.code.kernel.register_bytes as usize);
         let mut local_bytes = kernel.local_bytes;
@@ -93,7 +104,8 @@ impl<'a> BlockRunner<'a> {
         }
         let local = round(local_bytes as usize * LANES);
         let shared_bytes = (kernel.static_shared_bytes + spec.dynamic_shared_bytes) as usize;
-        let base = arena.reserve(warps * (registers + local) + ranks * round(shared_bytes) + 128);
+        let base =
+            arena.reserve(warps * (registers + local) + together * round(shared_bytes) + 128);
         let shared = base.wrapping_add(warps * (registers + local));
         let table = launch.memory.granules();
         // SAFETY: only the lifetime changes: the launch outlives its warps, which are dropped with this runner.
@@ -102,8 +114,9 @@ impl<'a> BlockRunner<'a> {
                 launch.memory,
             )
         };
-        let mut bulk = vec![BulkQueue::default()];
-        let queue = bulk.as_mut_ptr();
+        let mut bulk: Vec<BulkQueue> = Vec::new();
+        bulk.resize_with(together / ranks, BulkQueue::default);
+        let queues = bulk.as_mut_ptr();
         let new_warp = |position: usize| Warp {
             regs: base.wrapping_add(position * registers),
             mask: 0,
@@ -113,6 +126,7 @@ impl<'a> BlockRunner<'a> {
             resume: std::ptr::null(),
             stop: Stop::Done,
             stack: Vec::new(),
+            parked: Vec::new(),
             scratch: Scratch([0; LANES]),
             shared: shared.wrapping_add(position / warps_per_block * round(shared_bytes)),
             shared_bytes: shared_bytes as u32,
@@ -129,7 +143,8 @@ impl<'a> BlockRunner<'a> {
             barrier: BarrierRequest::default(),
             barrier_votes: (0, 0),
             branches: 0,
-            yield_at: super::control::YIELD_BRANCHES,
+            yield_at: turn_branches,
+            turn_branches,
             watchdog: launch.options.watchdog_branches.max(1),
             counters: Counters::default(),
             count_memory: launch.options.counters,
@@ -138,15 +153,17 @@ impl<'a> BlockRunner<'a> {
             fault: None,
             index: (position % warps_per_block) as u32,
             position: position as u32,
-            rank: (position / warps_per_block) as u32,
+            place: (position / warps_per_block) as u32,
+            rank: (position / warps_per_block % ranks) as u32,
             cluster_ranks: ranks as u32,
-            cluster_shared: shared,
+            cluster_shared: shared
+                .wrapping_add(position / warps_per_block / ranks * ranks * round(shared_bytes)),
             cluster_stride: round(shared_bytes) as u32,
             cluster_arrived: false,
             cluster_owes: false,
-            bulk: queue,
+            bulk: queues.wrapping_add(position / warps_per_block / ranks),
             program: &raw const kernel.code,
-            calls: Calls::default(),
+            calls: Calls::with_heap(launch.options.heap.clone()),
             returned: 0,
             floor: 0,
             frame: 0,
@@ -172,7 +189,7 @@ impl<'a> BlockRunner<'a> {
             warps,
             warps_per_block,
             cluster,
-            blocks: vec![[0; 3]; ranks],
+            blocks: vec![[0; 3]; together],
             bulk,
             run: run_fn(),
             shared_bytes,
@@ -308,6 +325,9 @@ impl<'a> BlockRunner<'a> {
             Special::ClusterBlocks(axis) => self.cluster[axis as usize],
             Special::DynamicSharedBytes => spec.dynamic_shared_bytes,
             Special::TotalSharedBytes => self.shared_bytes as u32,
+            Special::Workspace(half) => {
+                (spec.cooperative.unwrap_or(0) >> (32 * u32::from(half))) as u32
+            }
         };
         u64::from(value)
     }
@@ -325,22 +345,25 @@ impl<'a> BlockRunner<'a> {
         [rank % x, rank / x % y, rank / x / y]
     }
 
-    /// Runs cluster number `linear` (a block, without clusters) and adds what it did to `counters`.
+    /// Runs cluster number `linear` (a block, without clusters), or number 0 and all others of a cooperative launch, and adds
+    /// what was done to `counters`.
     pub(super) fn run(&mut self, linear: u64, counters: &mut Counters) -> Result<(), Box<Fault>> {
         let grid = self.launch.spec.grid;
         let clusters = [0, 1, 2].map(|axis| u64::from(grid[axis] / self.cluster[axis]));
-        let cluster = [
-            linear % clusters[0],
-            linear / clusters[0] % clusters[1],
-            linear / clusters[0] / clusters[1],
-        ];
-        for rank in 0..self.blocks.len() {
-            let inside = self.rank_index(rank as u32);
-            self.blocks[rank] =
+        let ranks = self.blocks.len() / self.bulk.len();
+        for place in 0..self.blocks.len() {
+            let linear = linear + (place / ranks) as u64;
+            let cluster = [
+                linear % clusters[0],
+                linear / clusters[0] % clusters[1],
+                linear / clusters[0] / clusters[1],
+            ];
+            let inside = self.rank_index((place % ranks) as u32);
+            self.blocks[place] =
                 [0, 1, 2].map(|axis| cluster[axis] as u32 * self.cluster[axis] + inside[axis]);
-            self.reset(rank);
+            self.reset(place);
         }
-        self.bulk[0].clear();
+        self.bulk.iter_mut().for_each(BulkQueue::clear);
         let (block, linear) = (self.blocks[0], self.linear(self.blocks[0]));
         let shared = self.warps[0].cluster_shared as u64;
         self.tell(|watch| watch.begin_block(linear, block, shared));
@@ -355,11 +378,11 @@ impl<'a> BlockRunner<'a> {
         result
     }
 
-    /// Readies the warps of the block of that rank.
-    fn reset(&mut self, rank: usize) {
-        let block = self.blocks[rank];
+    /// Readies the warps of the block of that place.
+    fn reset(&mut self, place: usize) {
+        let block = self.blocks[place];
         let linear = self.linear(block);
-        let warps = rank * self.warps_per_block..(rank + 1) * self.warps_per_block;
+        let warps = place * self.warps_per_block..(place + 1) * self.warps_per_block;
         let threads = self.launch.spec.block.iter().product::<u32>();
         let code = &self.kernel.code;
         if self.launch.options.poison {
@@ -378,11 +401,12 @@ impl<'a> BlockRunner<'a> {
             warp.active = warp.live;
             warp.mask = warp.live;
             warp.stack.clear();
+            warp.parked.clear();
             warp.queue.clear();
             warp.resume = warp.code;
             warp.stop = Stop::Ready;
             warp.branches = 0;
-            warp.yield_at = super::control::YIELD_BRANCHES;
+            warp.yield_at = warp.turn_branches;
             warp.regs = self
                 .registers
                 .wrapping_add(warp.position as usize * self.register_stride);
@@ -467,17 +491,17 @@ impl<'a> BlockRunner<'a> {
                         Stop::Fault => return Err(self.complete(index)),
                         Stop::Barrier(id) => {
                             let request = warp.barrier;
-                            let rank = warp.rank as usize;
-                            let state = &mut barriers[rank][usize::from(id)];
+                            let place = warp.place as usize;
+                            let state = &mut barriers[place][usize::from(id)];
                             // A barrier counts warps, as hardware does.
                             state.threads += LANES as u32;
                             state.votes += request.votes;
                             state.voters += warp.live.count_ones();
                             state.expected = request.threads;
-                            self.tell(|watch| watch.arrive(rank, id, index));
+                            self.tell(|watch| watch.arrive(place, id, index));
                             if request.arrive_only {
                                 self.warps[index].stop = Stop::Ready;
-                                self.release(rank, &mut barriers[rank]);
+                                self.release(place, &mut barriers[place]);
                                 continue;
                             }
                             break;
@@ -488,13 +512,13 @@ impl<'a> BlockRunner<'a> {
                     }
                 }
             }
-            for rank in 0..self.blocks.len() {
-                progress |= self.release(rank, &mut barriers[rank]);
+            for (place, barriers) in barriers.iter_mut().enumerate() {
+                progress |= self.release(place, barriers);
             }
             progress |= self.release_cluster();
             if self.warps.iter().all(|warp| warp.stop == Stop::Done) {
                 // Copies that nobody waited for still arrive.
-                self.bulk[0].finish();
+                self.bulk.iter_mut().for_each(BulkQueue::finish);
                 return Ok(());
             }
             idle_rounds = if waits { idle_rounds + 1 } else { 0 };
@@ -504,29 +528,32 @@ impl<'a> BlockRunner<'a> {
         }
     }
 
-    /// Lets the cluster's warps go on when all of them have arrived at its barrier; warps that have exited count.
+    /// Lets the warps of clusters go on all of whose warps have arrived at the cluster's barrier; warps that have exited count.
     fn release_cluster(&mut self) -> bool {
-        let mut running = self
-            .warps
-            .iter()
-            .filter(|warp| warp.stop != Stop::Done)
-            .peekable();
-        if running.peek().is_none() || !running.all(|warp| warp.cluster_arrived) {
-            return false;
-        }
-        for warp in &mut self.warps {
-            warp.cluster_arrived = false;
-            if warp.stop == Stop::Cluster {
-                warp.stop = Stop::Ready;
+        let mut released = false;
+        let warps_per_cluster = self.warps.len() / self.bulk.len();
+        for warps in self.warps.chunks_mut(warps_per_cluster) {
+            let mut running = warps.iter().filter(|w| w.stop != Stop::Done).peekable();
+            if running.peek().is_none() || !running.all(|warp| warp.cluster_arrived) {
+                continue;
+            }
+            released = true;
+            for warp in warps {
+                warp.cluster_arrived = false;
+                if warp.stop == Stop::Cluster {
+                    warp.stop = Stop::Ready;
+                }
             }
         }
-        self.tell(Watch::cluster_complete);
-        true
+        if released {
+            self.tell(Watch::cluster_complete);
+        }
+        released
     }
 
     /// Lets the warps of complete barriers of a block go on.
-    fn release(&mut self, rank: usize, barriers: &mut [BarrierState; 16]) -> bool {
-        let warps = &mut self.warps[rank * self.warps_per_block..][..self.warps_per_block];
+    fn release(&mut self, place: usize, barriers: &mut [BarrierState; 16]) -> bool {
+        let warps = &mut self.warps[place * self.warps_per_block..][..self.warps_per_block];
         let running = warps.iter().filter(|warp| warp.stop != Stop::Done).count() as u32;
         let mut released = false;
         // SAFETY: a watch that was set outlives the runner, and no handler runs at this time.
@@ -553,11 +580,11 @@ impl<'a> BlockRunner<'a> {
                 warp.barrier_votes = (state.votes, state.voters);
                 released = true;
                 if let Some(watch) = watch.as_deref_mut() {
-                    watch.leave(rank, id, warp.position as usize);
+                    watch.leave(place, id, warp.position as usize);
                 }
             }
             if let Some(watch) = watch.as_deref_mut() {
-                watch.reset_barrier(rank, id);
+                watch.reset_barrier(place, id);
             }
             *state = BarrierState::default();
         }
@@ -576,7 +603,7 @@ impl<'a> BlockRunner<'a> {
             };
             let line = self.kernel.statements[self.statement(warp, at)].line;
             let block = if self.blocks.len() > 1 {
-                format!(" of block {:?}", self.blocks[warp.rank as usize])
+                format!(" of block {:?}", self.blocks[warp.place as usize])
             } else {
                 String::new()
             };
@@ -606,7 +633,7 @@ impl<'a> BlockRunner<'a> {
     /// Fills in where the fault of a warp happened.
     fn complete(&mut self, index: usize) -> Box<Fault> {
         let warp = &mut self.warps[index];
-        let block = self.blocks[warp.rank as usize];
+        let block = self.blocks[warp.place as usize];
         let at = warp.resume;
         let mut fault = warp.fault.take().unwrap_or_else(|| {
             Box::new(Fault::InvalidLaunch {

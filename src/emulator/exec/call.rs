@@ -4,11 +4,13 @@
 //! that return wait until all lanes of the call have: an activation ends when no path of it is left.
 
 use super::fault::Fault;
+use super::heap::{self, DeviceHeap};
 use super::host_call;
 use super::op::{Op, plain_handler};
 use super::warp::{Handler, Ins, LANES, Warp};
 use crate::emulator::ir::FUNCTION_WINDOW;
 use crate::emulator::ptx::RegClass;
+use std::sync::Arc;
 
 /// What a call leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,10 @@ pub(crate) enum Callee {
     Printf,
     /// `__assertfail`
     AssertFail,
+    /// `malloc`
+    Malloc,
+    /// `free`
+    Free,
 }
 
 /// A call instruction: places in the caller's frame, as offset and bytes.
@@ -36,6 +42,8 @@ pub(crate) fn built_in(name: &str) -> Option<Callee> {
     Some(match name {
         "vprintf" => Callee::Printf,
         "__assertfail" => Callee::AssertFail,
+        "malloc" => Callee::Malloc,
+        "free" => Callee::Free,
         _ => return None,
     })
 }
@@ -72,10 +80,25 @@ pub(crate) struct Calls {
     pub templates: Vec<Box<[Line]>>,
     /// Register files to use again, by function.
     spare: Vec<Vec<Box<[Line]>>>,
+    /// Where `malloc` allocates.
+    pub heap: Option<Arc<DeviceHeap>>,
     activations: Vec<Activation>,
 }
 
 impl Calls {
+    /// No calls yet, of kernels that allocate from this heap.
+    pub(crate) fn with_heap(heap: Option<Arc<DeviceHeap>>) -> Calls {
+        Calls {
+            heap,
+            ..Calls::default()
+        }
+    }
+
+    /// Calls that the warp is in.
+    pub(crate) fn depth(&self) -> usize {
+        self.activations.len()
+    }
+
     /// Forgets everything about the block before.
     pub(crate) fn reset(&mut self) {
         self.activations.clear();
@@ -102,15 +125,12 @@ fn enter(warp: &mut Warp, ip: *const Ins, site: u32, function: u32) -> *const In
         });
     }
     let site_data = &code.sites[site as usize];
-    if site_data.arguments.len() != frame.params.len()
-        || site_data.returns.len() != frame.returns.len()
-    {
+    // Results that the function does not give are what was there before, as with hardware's calling convention.
+    if site_data.arguments.len() != frame.params.len() {
         let message = format!(
-            "a function of {} parameters and {} results is called with {} and {}",
+            "a function of {} parameters is called with {}",
             frame.params.len(),
-            frame.returns.len(),
-            site_data.arguments.len(),
-            site_data.returns.len()
+            site_data.arguments.len()
         );
         let lane = warp.mask.trailing_zeros();
         return warp.fail(ip, lane, |site| Fault::Unsupported { site, message });
@@ -296,6 +316,8 @@ impl Op for HostCall {
         let site = unsafe { &(&(*warp.program).sites)[site] };
         match site.callee {
             Callee::Printf => host_call::printf(warp, ip, site),
+            Callee::Malloc => heap::malloc(warp, ip, site),
+            Callee::Free => heap::free(warp, ip, site),
             _ => host_call::assert_fail(warp, ip, site),
         }
     }
@@ -388,7 +410,9 @@ pub(crate) fn handler(callee: Callee) -> Handler {
     match callee {
         Callee::Function(_) => plain_handler::<Direct>(),
         Callee::Indirect => plain_handler::<Indirect>(),
-        Callee::Printf | Callee::AssertFail => plain_handler::<HostCall>(),
+        Callee::Printf | Callee::AssertFail | Callee::Malloc | Callee::Free => {
+            plain_handler::<HostCall>()
+        }
     }
 }
 

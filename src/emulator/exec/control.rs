@@ -97,7 +97,7 @@ fn back_edge(warp: &mut Warp, ip: *const Ins, next: *const Ins) -> *const Ins {
 #[cold]
 #[inline(never)]
 fn give_way(warp: &mut Warp, ip: *const Ins, next: *const Ins) -> *const Ins {
-    warp.yield_at = warp.branches + YIELD_BRANCHES;
+    warp.yield_at = warp.branches + warp.turn_branches;
     let branches = warp.branches;
     if branches >= warp.watchdog {
         let lane = warp.active.trailing_zeros();

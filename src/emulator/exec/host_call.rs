@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 const TEXT_LIMIT: usize = 1 << 16;
 
 /// An argument of a call in a lane's frame, as 64 bits.
-fn argument(warp: &Warp, lane: usize, site: &CallSite, number: usize) -> u64 {
+pub(super) fn argument(warp: &Warp, lane: usize, site: &CallSite, number: usize) -> u64 {
     let Some(&(offset, bytes)) = site.arguments.get(number) else {
         return 0;
     };
@@ -28,6 +28,22 @@ fn argument(warp: &Warp, lane: usize, site: &CallSite, number: usize) -> u64 {
     // SAFETY: the range was checked to lie inside of the lane's stack.
     unsafe { std::ptr::copy_nonoverlapping(stack, value.as_mut_ptr(), bytes as usize) };
     u64::from_le_bytes(value)
+}
+
+/// Writes a call's result into a lane's frame, if the call takes one of this size.
+pub(super) fn put_result(warp: &mut Warp, lane: usize, site: &CallSite, value: &[u8]) {
+    let Some(&(offset, size)) = site.returns.first() else {
+        return;
+    };
+    let start = (warp.frame + offset) as usize;
+    if (size as usize) < value.len() || start + value.len() > warp.local_bytes as usize {
+        return;
+    }
+    let target = warp
+        .local
+        .wrapping_add(lane * warp.local_bytes as usize + start);
+    // SAFETY: the range was checked to lie inside of the lane's stack.
+    unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), target, value.len()) };
 }
 
 /// Reads memory at a generic address, or stops the warp.
@@ -72,16 +88,7 @@ pub(super) fn printf(warp: &mut Warp, ip: *const Ins, site: &CallSite) -> *const
             return std::ptr::null();
         };
         warp.output.extend_from_slice(&line);
-        if let Some(&(offset, size)) = site.returns.first() {
-            let start = (warp.frame + offset) as usize;
-            if size >= 4 && start + 4 <= warp.local_bytes as usize {
-                let target = warp
-                    .local
-                    .wrapping_add(lane * warp.local_bytes as usize + start);
-                // SAFETY: the range was checked to lie inside of the lane's stack.
-                unsafe { std::ptr::copy_nonoverlapping(count.to_le_bytes().as_ptr(), target, 4) };
-            }
-        }
+        put_result(warp, lane, site, &count.to_le_bytes());
     }
     ip.wrapping_add(1)
 }

@@ -18,6 +18,7 @@ mod counters;
 mod fault;
 pub(crate) mod float;
 pub(crate) mod float16;
+mod heap;
 mod host_call;
 pub(crate) mod integer;
 mod integer_rare;
@@ -37,12 +38,14 @@ pub(crate) mod tensor_core;
 mod tensor_map;
 mod traffic;
 pub(crate) mod warp;
+pub(crate) mod warp_sync;
 pub(crate) mod warpgroup;
 pub(crate) mod watch;
 
 pub use super::ptx::PtxError;
 pub use counters::Counters;
 pub use fault::{Fault, FaultSite, Space};
+pub use heap::DeviceHeap;
 pub use memory::{AccessError, DeviceMemory, GranuleTable};
 pub use output::Output;
 pub use tensor_map::TensorMap;
@@ -95,6 +98,10 @@ pub struct KernelCode {
     pub recursive: bool,
     /// Blocks of a cluster in x, y, z, if the kernel declares them (`.reqnctapercluster`).
     pub cluster: Option<[u32; 3]>,
+    /// Bytes of constant memory that its module takes.
+    pub const_bytes: u64,
+    /// It calls `malloc` or `free`.
+    pub uses_heap: bool,
     /// Threads per block at most (`.maxntid` or `.reqntid`), if declared.
     pub max_threads: Option<u32>,
     /// 32-bit registers per thread that are live at once at most, by this loader's own allocation: not what ptxas would say.
@@ -144,6 +151,11 @@ impl ModuleCode {
         let text: Arc<str> = ptx.into();
         let module = ptx::parse(ptx)?;
         let (symbols, globals) = Symbols::of_module(&module, alloc_global)?;
+        let constants = module
+            .variables
+            .iter()
+            .filter(|variable| variable.space == ptx::VarSpace::Const);
+        let const_bytes = constants.filter_map(|variable| variable.bytes).sum();
         let mut kernels = Vec::with_capacity(module.entries.len());
         for entry in &module.entries {
             let Program {
@@ -181,6 +193,11 @@ impl ModuleCode {
                 local_bytes: code.frame_bytes + code.stack_bytes.unwrap_or(0),
                 recursive: code.stack_bytes.is_none(),
                 cluster: entry.cluster,
+                const_bytes,
+                uses_heap: code
+                    .sites
+                    .iter()
+                    .any(|site| matches!(site.callee, call::Callee::Malloc | call::Callee::Free)),
                 max_threads: entry.max_threads,
                 registers: code.pressure(),
                 instruction_count: code.instructions.len(),
@@ -235,6 +252,9 @@ pub struct LaunchSpec<'a> {
     pub block: [u32; 3],
     /// Blocks of a cluster in x, y, z; zeros leave it to the kernel, whose default is one block.
     pub cluster: [u32; 3],
+    /// Runs all blocks side by side, so that they can wait for each other; the address of memory of
+    /// [`GRID_WORKSPACE_BYTES`], all zeros before the launch, which their barrier takes.
+    pub cooperative: Option<u64>,
     /// Bytes of `extern .shared` memory.
     pub dynamic_shared_bytes: u32,
     /// The parameter block, laid out as [`KernelCode::params`] says.
@@ -259,6 +279,8 @@ pub struct ExecOptions {
     pub output: Output,
     /// Value of `%nsmid`; `%smid` of a block is its index modulo this.
     pub sm_count: u32,
+    /// Where `malloc` of kernels allocates; without, it gives null.
+    pub heap: Option<Arc<DeviceHeap>>,
     /// Run in checked mode: one block after another on the calling thread.
     pub check: Option<Arc<Checker>>,
 }
@@ -273,10 +295,14 @@ impl Default for ExecOptions {
             stack_bytes: 16 << 10,
             output: Output::Stdout,
             sm_count: 132,
+            heap: None,
             check: None,
         }
     }
 }
+
+/// Bytes that a cooperative launch wants for the barrier of its grid.
+pub const GRID_WORKSPACE_BYTES: usize = 16;
 
 /// Blocks of a cluster at most (the portable limit is 8; 16 have to be asked for on hardware).
 const CLUSTER_LIMIT: u32 = 16;
@@ -394,8 +420,11 @@ pub(crate) fn run_traced(
         options,
     };
     match &options.check {
-        Some(checker) => ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena)),
-        None => (run_parallel(&launch), Footprint::default()),
+        // The checked mode knows no barrier of a grid yet: cooperative launches run without it.
+        Some(checker) if spec.cooperative.is_none() => {
+            ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena))
+        }
+        _ => (run_parallel(&launch), Footprint::default()),
     }
 }
 
@@ -403,8 +432,11 @@ pub(crate) fn run_traced(
 fn run_parallel(launch: &Launch<'_>) -> Result<Counters, Fault> {
     let (spec, options) = (launch.spec, launch.options);
     let ranks = spec.cluster_dims().iter().product::<u32>();
-    // Clusters, in fact, where there are any.
-    let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>() / u64::from(ranks.max(1));
+    // Clusters, in fact, where there are any, or the whole grid.
+    let blocks = match spec.cooperative {
+        Some(_) => 1,
+        None => spec.grid.iter().map(|&n| u64::from(n)).product::<u64>() / u64::from(ranks.max(1)),
+    };
     let threads = match options.threads {
         0 => processors(),
         n => n,

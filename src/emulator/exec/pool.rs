@@ -1,11 +1,12 @@
 //! Threads that run blocks, kept for the life of the process.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 /// A piece of work that several threads may enter at once; it ends when `work` has returned in each of them.
 struct Job {
-    /// Runs blocks until none are left.
+    /// Runs blocks until none are left; never unwinds.
     work: &'static (dyn Fn() + Sync),
     /// Threads that may still enter.
     seats: usize,
@@ -43,10 +44,26 @@ fn lock(pool: &Pool) -> std::sync::MutexGuard<'_, State> {
 }
 
 /// Calls `work` on this thread and on up to `helpers` others at the same time; returns when all calls have.
+///
+/// # Panics
+/// When one of the calls does.
 pub(super) fn run(helpers: usize, work: &(dyn Fn() + Sync)) {
     if helpers == 0 {
         return work();
     }
+    let failed = AtomicBool::new(false);
+    run_with_helpers(helpers, &|| {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+            failed.store(true, Ordering::Relaxed);
+        }
+    });
+    assert!(
+        !failed.into_inner(),
+        "a block of threads was not run to its end: the interpreter panicked"
+    );
+}
+
+fn run_with_helpers(helpers: usize, work: &(dyn Fn() + Sync)) {
     let pool = pool();
     // SAFETY: only the lifetime changes. The job is removed below, and every thread inside has left it, before this
     // function returns, also if `work` unwinds.
@@ -127,13 +144,11 @@ fn serve(pool: &Pool) {
         job.inside += 1;
         let (work, number) = (job.work, job.number);
         drop(state);
-        // A panic in a block is a bug of the interpreter; the launching thread must still be let go.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        work();
         state = lock(pool);
         if let Some(job) = state.jobs.iter_mut().find(|job| job.number == number) {
             job.inside -= 1;
         }
         pool.left.notify_all();
-        drop(outcome);
     }
 }

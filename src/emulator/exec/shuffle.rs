@@ -176,27 +176,6 @@ impl Op for ActiveMask {
     }
 }
 
-/// `bar.warp.sync`. `ops`: mask.
-struct SyncWarp;
-impl Op for SyncWarp {
-    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
-        // SAFETY: the run loop passes a valid instruction.
-        let ins = unsafe { &*ip };
-        // SAFETY: `ops[0]` is the mask.
-        match unsafe { members(warp, ip, ins.ops[0]) } {
-            Some(_) => {
-                if !warp.watch.is_null() {
-                    // SAFETY: a watch that is set outlives the warps, and the block's runner does not use it while a
-                    // handler runs.
-                    unsafe { &mut *warp.watch }.warp_sync(warp.position);
-                }
-                ip.wrapping_add(1)
-            }
-            None => std::ptr::null(),
-        }
-    }
-}
-
 pub(crate) fn shuffle(mode: &str) -> Option<Handler> {
     Some(match mode {
         "up" => handler::<Shuffle<0>>(),
@@ -247,8 +226,4 @@ pub(crate) fn reduce(operation: &str, ty: &str) -> Option<Handler> {
 
 pub(crate) fn active_mask() -> Handler {
     plain_handler::<ActiveMask>()
-}
-
-pub(crate) fn sync_warp() -> Handler {
-    plain_handler::<SyncWarp>()
 }

@@ -6,6 +6,7 @@ use super::call::Calls;
 use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
 use super::memory::DeviceMemory;
+use super::warp_sync::Parked;
 use super::watch::Watch;
 use crate::emulator::ir::Code;
 
@@ -101,6 +102,8 @@ pub(crate) struct Warp {
     pub resume: *const Ins,
     pub stop: Stop,
     pub stack: Vec<Frame>,
+    /// Lanes that wait at a `bar.warp.sync`; they count as [`Warp::returned`].
+    pub parked: Vec<Parked>,
     pub scratch: Scratch,
 
     pub shared: *mut u8,
@@ -122,6 +125,8 @@ pub(crate) struct Warp {
     pub barrier_votes: (u32, u32),
     pub branches: u64,
     pub yield_at: u64,
+    /// Backward branches from one yield to the next.
+    pub turn_branches: u64,
     pub watchdog: u64,
     pub counters: Counters,
     /// Somebody wants to see memory accesses: traffic counters or the checked mode.
@@ -149,6 +154,8 @@ pub(crate) struct Warp {
 
     /// Index among the warps of the cluster.
     pub position: u32,
+    /// The block's place among those that run together.
+    pub place: u32,
     /// The block's rank in its cluster, and how many there are.
     pub rank: u32,
     pub cluster_ranks: u32,
@@ -317,6 +324,11 @@ impl Warp {
                     self.mask = restore;
                     return self.at(join);
                 }
+            }
+            if !self.parked.is_empty()
+                && let Some(next) = self.next_parked()
+            {
+                return next;
             }
             match self.end_activation() {
                 None => {

@@ -3,7 +3,7 @@
 use super::lower::{Lowering, Refusal};
 use super::names::class_of;
 use super::{Flow, Leave};
-use crate::emulator::exec::{control, op, shuffle};
+use crate::emulator::exec::{control, op, shuffle, warp_sync};
 use crate::emulator::ptx::{Operand, RegClass, Statement};
 
 impl Lowering<'_> {
@@ -88,7 +88,7 @@ impl Lowering<'_> {
         match (&rest[..], o) {
             (["warp", "sync"], [mask]) => {
                 let srcs = vec![self.source(mask, RegClass::B32)?];
-                self.push(shuffle::sync_warp(), vec![], srcs);
+                self.push(warp_sync::sync_warp(), vec![], srcs);
             }
             (["sync"], [id]) => {
                 let srcs = vec![self.source(id, RegClass::B32)?, zero];

@@ -106,6 +106,7 @@ impl Constant {
                 Special::ClusterCount(axis) => (9, axis.into()),
                 Special::ClusterBlock(axis) => (10, axis.into()),
                 Special::ClusterBlocks(axis) => (11, axis.into()),
+                Special::Workspace(half) => (12, half.into()),
             },
         }
     }
@@ -142,6 +143,8 @@ pub(crate) enum Special {
     /// Index of the block in its cluster, and blocks of the cluster.
     ClusterBlock(u8),
     ClusterBlocks(u8),
+    /// Low and high half of the address of a cooperative launch's workspace.
+    Workspace(u8),
 }
 
 /// A virtual register: a register of the PTX text, a temporary, or a constant.

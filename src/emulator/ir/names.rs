@@ -158,6 +158,9 @@ pub(super) fn special(name: &str) -> Option<Special> {
         | "%reserved_smem_offset_0"
         | "%reserved_smem_offset_1"
         | "%current_graph_exec" => Special::Zero,
+        // NVIDIA's driver hands the workspace of cooperative groups over in these.
+        "%envreg1" => Special::Workspace(0),
+        "%envreg2" => Special::Workspace(1),
         // Free for drivers, and performance counters that nobody has started.
         _ if ["%envreg", "%pm"]
             .iter()

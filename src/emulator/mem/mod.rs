@@ -10,6 +10,6 @@ mod reservations;
 mod space;
 mod window;
 
-pub(crate) use physical::PhysicalError;
+pub(crate) use physical::{MEMORY_FILE_NAME, PhysicalError};
 pub(crate) use reservations::{Block, MapError, Memory};
 pub(crate) use space::Space;

@@ -38,10 +38,14 @@ impl From<io::Error> for PhysicalError {
     }
 }
 
+/// The name under which other processes see such files.
+pub(crate) const MEMORY_FILE_NAME: &str = "neap-device";
+
 /// A file that is nothing but memory.
 fn memory_file() -> io::Result<File> {
+    let name = std::ffi::CString::new(MEMORY_FILE_NAME)?;
     // SAFETY: the name is a NUL-terminated string.
-    let fd = unsafe { libc::memfd_create(c"neap-device".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -104,7 +108,7 @@ impl Physical {
     pub(crate) fn create_shared(&mut self, id: u64, bytes: u64) -> Result<(), PhysicalError> {
         let file = memory_file()?;
         file.set_len(bytes)?;
-        self.add_shared(id, bytes, file);
+        self.add_shared(id, file, 0, bytes);
         Ok(())
     }
 
@@ -129,13 +133,14 @@ impl Physical {
         if metadata.len() == 0 || !metadata.is_file() {
             return Err(PhysicalError::NoSuchAllocation);
         }
-        self.add_shared(id, metadata.len(), file);
+        self.add_shared(id, file, 0, metadata.len());
         Ok(id)
     }
 
-    fn add_shared(&mut self, id: u64, bytes: u64, file: File) {
+    /// Takes a part of a file that others have open as well.
+    pub(crate) fn add_shared(&mut self, id: u64, file: File, offset: u64, bytes: u64) {
         let allocation = Allocation {
-            offset: 0,
+            offset,
             bytes,
             poisoned: false,
             mappings: 0,
@@ -218,6 +223,12 @@ impl Physical {
             Some(allocation) if allocation.handles > 0 => Ok((allocation.offset, allocation.bytes)),
             _ => Err(PhysicalError::NoSuchAllocation),
         }
+    }
+
+    /// The file of an allocation that is held or mapped, and where in it.
+    pub(crate) fn place(&self, id: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        let offset = self.allocations.get(&id)?.offset;
+        Some((self.file(id), offset))
     }
 
     /// Whether the memory is still held or mapped.

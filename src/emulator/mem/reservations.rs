@@ -1,7 +1,9 @@
 //! Address reservations and what is mapped into them.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::physical::{Physical, PhysicalError};
@@ -288,6 +290,32 @@ impl Memory {
             let _ = self.free(address, bytes);
         }
         backed.map(|()| block)
+    }
+
+    /// Takes addresses for a part of a file, readable and writable, under the number `id`.
+    pub(crate) fn map_file(
+        &mut self,
+        id: u64,
+        file: File,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Block, MapError> {
+        let address = self.reserve(bytes, 0)?;
+        self.physical.add_shared(id, file, offset, bytes);
+        let mapped = self.map(address, bytes, 0, id);
+        // From here on the mapping alone keeps the memory.
+        self.physical.release(id)?;
+        let rights = mapped.and_then(|()| self.set_access(address, bytes, true, true));
+        if rights.is_err() {
+            // Already failing, as above.
+            let _ = self.free(address, bytes);
+        }
+        rights.map(|()| Block { address, bytes })
+    }
+
+    /// The file behind a mapped address, and the place in it of the allocation that is mapped there.
+    pub(crate) fn backing(&self, address: u64) -> Option<(BorrowedFd<'_>, u64)> {
+        self.physical.place(self.allocation_at(address)?)
     }
 
     /// Gives a block back.

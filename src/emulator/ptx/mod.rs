@@ -5,9 +5,11 @@
 //! makes) are a matter of syntax.
 
 mod lexer;
+mod linkage;
 mod parse;
 mod statement;
 
+pub(crate) use linkage::tell_private_names_apart;
 pub use parse::parse;
 
 /// Why a PTX module was refused.

@@ -157,7 +157,8 @@ impl<'a> Parser<'a> {
     fn module(&mut self) -> Result<Module, PtxError> {
         let mut module = Module::default();
         let mut has_version = false;
-        let mut external = false;
+        // Of the variable that is declared: defined elsewhere, or perhaps elsewhere as well.
+        let (mut external, mut repeats) = (false, false);
         loop {
             let line = self.line;
             let name = match self.token {
@@ -191,7 +192,11 @@ impl<'a> Parser<'a> {
                     external = true;
                     continue;
                 }
-                ".visible" | ".weak" | ".common" => {}
+                ".weak" | ".common" => {
+                    repeats = true;
+                    continue;
+                }
+                ".visible" => {}
                 ".pragma" | ".alias" => self.skip_past(b';')?,
                 ".entry" => {
                     let entry = self.entry(line)?;
@@ -212,12 +217,12 @@ impl<'a> Parser<'a> {
                     };
                     for mut variable in self.variables(space, line)? {
                         variable.external = external;
-                        add_variable(&mut module.variables, variable)?;
+                        add_variable(&mut module.variables, variable, repeats)?;
                     }
                 }
                 _ => return Err(PtxError::new(line, format!("unknown directive `{name}`"))),
             }
-            external = false;
+            (external, repeats) = (false, false);
         }
         if !has_version {
             return self.error("the text has no `.version` directive, so it is not PTX");
@@ -523,12 +528,18 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Adds a module-scope variable; a definition takes the place of an `.extern` declaration of the same name.
-fn add_variable(all: &mut Vec<Variable>, variable: Variable) -> Result<(), PtxError> {
+/// Adds a module-scope variable; a definition takes the place of an `.extern` declaration of the same name, and one that
+/// `repeats` (`.weak`, `.common`) of a definition that there is leaves that alone.
+fn add_variable(
+    all: &mut Vec<Variable>,
+    variable: Variable,
+    repeats: bool,
+) -> Result<(), PtxError> {
     let twin = all.iter().position(|v| v.name == variable.name);
     match twin {
         None => all.push(variable),
         Some(_) if variable.external => {}
+        Some(index) if repeats && !all[index].external => {}
         Some(index) if all[index].external => all[index] = variable,
         Some(_) => {
             return Err(PtxError::new(
