@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs programs that nobody here wrote on the drop-in driver library: a C program against NVIDIA's cuda.h, numba-cuda's own tests,
 # cudarc's tests and examples. Installs from PyPI and crates.io into $NEAP_CI_TOOLS, outside the project. Exit code 1 when a test
-# fails that scripts/foreign/*-not-expected.txt does not list. With --all: every numba-cuda test, which takes long.
+# fails that scripts/foreign/*-not-expected.txt does not list. With --all: every numba-cuda test, file by file, which takes most of
+# an hour on two cores; docs/foreign-programs.md has the counts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +15,8 @@ if [[ -z ${NEAP_LIBCUDA:-} ]]; then
     NEAP_LIBCUDA=$PWD/target/release
 fi
 # A device of 512 MiB: a test that fills the device's memory must not fill this machine's.
-export LD_LIBRARY_PATH=$NEAP_LIBCUDA NEAP_EMULATOR=${NEAP_EMULATOR:-tiny*2} NEAP_CHECK=
+small=${NEAP_EMULATOR:-tiny*2}
+export LD_LIBRARY_PATH=$NEAP_LIBCUDA NEAP_EMULATOR=$small NEAP_CHECK=
 
 python=$tools/venv/bin/python3
 [[ -x $python ]] || python3 -m venv "$tools/venv"
@@ -33,22 +35,35 @@ names() {
 }
 
 echo '== numba-cuda'
-modules=(--pyargs numba.cuda.tests)
-if [[ ${1-} != --all ]]; then
-    mapfile -t modules < <(names "$here/numba-stable.txt")
-    modules=(--pyargs "${modules[@]/#/numba.cuda.tests.}")
-fi
+# A large device: the modules of all tests stay loaded, and memory that nobody touches costs nothing.
+export NEAP_EMULATOR=${NEAP_NUMBA_EMULATOR:-h200*2}
+packages=$("$python" -c 'import os, numba_cuda; print(os.path.dirname(os.path.dirname(numba_cuda.__file__)))')
 wanted=
 while read -r name; do
     wanted+="${wanted:+ and }not ${name##*::}"
 done < <(names "$here/numba-not-expected.txt")
-packages=$("$python" -c 'import os, numba_cuda; print(os.path.dirname(os.path.dirname(numba_cuda.__file__)))')
-(cd "$packages" && PYTHONPATH=$here CUDA_HOME=$nvidia timeout 3000 "$python" -m pytest --quiet --no-header --tb=line \
-    --rootdir "$packages" --import-mode=importlib -p no:cacheprovider -p numba_fixtures -W ignore -k "$wanted" \
-    "${modules[@]}" | tail -n 25) || failed=1
-
+# Runs test modules in one process, with so many seconds of time.
+numba_tests() {
+    (cd "$packages" && PYTHONPATH=$here CUDA_HOME=$nvidia timeout "$1" "$python" -m pytest --quiet --no-header --tb=line \
+        --rootdir "$packages" --import-mode=importlib -p no:cacheprovider -p numba_fixtures -W ignore -k "$wanted" \
+        --pyargs "${@:2}" | tail -n 25)
+}
+mapfile -t own < <(names "$here/numba-own-runner.txt")
+if [[ ${1-} == --all ]]; then
+    while read -r file; do
+        module=${file%.py}
+        module=${module//\//.}
+        [[ " ${own[*]} " != *" $module "* ]] || continue
+        printf '%s: ' "$module"
+        numba_tests 600 "numba.cuda.tests.$module" || failed=1
+    done < <(cd "$packages/numba_cuda/numba/cuda/tests" && printf '%s\n' {cudadrv,cudapy,cudasim,doc_examples,nocuda,nrt}/test_*.py)
+else
+    mapfile -t modules < <(names "$here/numba-stable.txt")
+    numba_tests 1200 "${modules[@]/#/numba.cuda.tests.}" || failed=1
+fi
 # These spawn processes that must import the tests, which numba's own runner lets them.
-CUDA_HOME=$nvidia "$python" -W ignore -m numba.runtests numba.cuda.tests.cudadrv.test_init || failed=1
+CUDA_HOME=$nvidia "$python" -W ignore -m numba.runtests "${own[@]/#/numba.cuda.tests.}" || failed=1
+export NEAP_EMULATOR=$small
 
 echo '== cudarc'
 version=0.19.10

@@ -105,3 +105,25 @@ fn second_process() {
     release(ordinal);
     assert_eq!(emulator::report(ordinal).used_bytes(), 0);
 }
+
+#[test]
+fn a_forked_process_has_no_driver() {
+    let ordinal = emulator::add_device(tiny());
+    primary(ordinal);
+    // SAFETY: the child calls the driver, which refuses, and leaves without running anything of the test's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let again = call!("cuInit"(0 => c_uint));
+        let other = call!("cuCtxSynchronize"());
+        let refused = [again, other] == [CuResult::NOT_INITIALIZED; 2];
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    assert!(child > 0);
+    let mut status = -1;
+    // SAFETY: the child is this process's, and the place a live local.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    ok!("cuCtxSynchronize"());
+    release(ordinal);
+}

@@ -20,8 +20,7 @@ pub(super) unsafe extern "C" fn init(flags: c_uint) -> CuResult {
         if flags != 0 {
             return Err(Failure::invalid("the flags must be 0"));
         }
-        registry::initialise();
-        Ok(())
+        registry::initialise()
     })
 }
 

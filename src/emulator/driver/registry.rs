@@ -47,6 +47,8 @@ static PROGRESSING: AtomicBool = AtomicBool::new(false);
 /// The thread that runs such work has been started.
 static PROGRESS_RUNS: AtomicBool = AtomicBool::new(false);
 static INITIALISED: AtomicBool = AtomicBool::new(false);
+/// The process was forked from one that had initialised the driver: its threads and memory are not here.
+static FORKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// Contexts that were pushed on this thread; the last is current.
@@ -105,8 +107,30 @@ pub(super) fn device_of_address(address: u64) -> Option<Arc<EmulatedDevice>> {
         .cloned()
 }
 
-pub(super) fn initialise() {
-    INITIALISED.store(true, Ordering::Release);
+/// Runs in a process that has just been forked.
+extern "C" fn after_fork() {
+    FORKED.store(true, Ordering::Release);
+    INITIALISED.store(false, Ordering::Release);
+}
+
+/// Initialises the driver; as NVIDIA's, not in a process that was forked from one that had.
+pub(super) fn initialise() -> Result<(), Failure> {
+    if FORKED.load(Ordering::Acquire) {
+        return Err(Failure::new(
+            CuResult::NOT_INITIALIZED,
+            "the process was forked from one that had initialised the driver",
+        ));
+    }
+    if !INITIALISED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the function only stores to atomics. Where it cannot be registered, forks go unnoticed.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    }
+    start_progress();
+    Ok(())
+}
+
+/// Starts the thread that runs what lies in streams, where a device wants it.
+fn start_progress() {
     if !PROGRESSING.load(Ordering::Acquire) || PROGRESS_RUNS.swap(true, Ordering::AcqRel) {
         return;
     }
