@@ -12,18 +12,20 @@ pub enum Rule {
     PageOffByOne,
     WindowOffByOne,
     MissingTailPredicate,
+    MissingAbsenceTest,
     MissingFence,
     SwappedStages,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 9] = [
         Rule::DroppedBarrier,
         Rule::DroppedWarpSync,
         Rule::LaxWait,
         Rule::PageOffByOne,
         Rule::WindowOffByOne,
         Rule::MissingTailPredicate,
+        Rule::MissingAbsenceTest,
         Rule::MissingFence,
         Rule::SwappedStages,
     ];
@@ -173,6 +175,14 @@ fn changes_at(kernel: &str, listing: &Listing, at: usize, changes: &mut Vec<Chan
             equivalent,
         );
     }
+    if skips_what_is_absent(listing, at) {
+        add(
+            Rule::MissingAbsenceTest,
+            "absent operand used",
+            String::new(),
+            None,
+        );
+    }
     if let Some((kind, replacement)) = swapped_stages(listing, at) {
         add(Rule::SwappedStages, kind, replacement, None);
     }
@@ -301,6 +311,17 @@ fn unmasked_score(line: &Line) -> Option<String> {
 fn skips_a_tail(listing: &Listing, at: usize) -> bool {
     let skipped = listing.skipped(at).unwrap_or_default();
     skipped.iter().any(Line::touches_memory) && listing.bounded(at)
+}
+
+/// A branch past loads or stores, taken where an address is null or a slot says that nothing is written.
+fn skips_what_is_absent(listing: &Listing, at: usize) -> bool {
+    let skipped = listing.skipped(at).unwrap_or_default();
+    let guard = listing.guard_of(at).map(|guard| &listing.lines()[guard]);
+    skipped.iter().any(Line::touches_memory)
+        && guard.is_some_and(|guard| {
+            matches!(guard.opcode, "setp.eq.s64" | "setp.eq.u64")
+                && matches!(guard.operand(2), "0" | "-1")
+        })
 }
 
 /// A ring of stages that goes on, or begins, at the wrong one; the wrong half of a pair of tables.

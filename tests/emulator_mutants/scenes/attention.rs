@@ -110,13 +110,13 @@ pub fn prefill(rig: &Rig, shape: Attention) -> Values {
     let mut random = Random::fixed(12);
     let mut values = Values::default();
     let chunks = [
-        (Some(50), vec![(0, 60, 130), (1, 0, 75)], 16),
-        (None, vec![(0, 201, 230), (1, 139, 140)], 1),
-        (None, vec![(1, 0, 2)], 1),
+        (Some(50), vec![(0, 60, 130), (1, 0, 75)], 16, true),
+        (None, vec![(0, 201, 230), (1, 139, 140)], 1, true),
+        (None, vec![(1, 0, 2)], 1, false),
     ];
-    for (window, chunks, blocks) in chunks {
+    for (window, chunks, blocks, sinks) in chunks {
         let shape = Attention { window, ..shape };
-        let mut case = sequences(&mut random, shape, &[230, 140], true);
+        let mut case = sequences(&mut random, shape, &[230, 140], sinks);
         case.item_blocks = Some(blocks);
         let found = case.prefill(rig, &mut random, &chunks, 64, 16, Surroundings::Nan);
         values.extend(Values::floats(to_f32(&found.concat())));

@@ -4,6 +4,7 @@ use super::{Values, launch};
 use crate::support::paged::PagedKv;
 use crate::support::random::Random;
 use crate::support::{Array, Rig, to_f32};
+use bytemuck::Pod;
 use half::bf16;
 use neap::driver::DevicePtr;
 use neap::kernels::{
@@ -17,13 +18,16 @@ struct Product {
     bucket: u32,
     n: u32,
     k: u32,
+    bias: bool,
 }
 
 impl Product {
     /// The operands on the device, and where the result goes. What rows behind the last hold is NaN. The first row and the first column
     /// begin with an infinity: whoever reads them instead of zeros has it everywhere.
     fn upload(self, rig: &Rig, random: &mut Random) -> (GemmParams, Array<f32>) {
-        let Product { rows, bucket, n, k } = self;
+        let Product {
+            rows, bucket, n, k, ..
+        } = self;
         let mut x = random.normals_bf16((rows * k) as usize, 1.0);
         let mut w = random.normals_bf16((n * k) as usize, 0.5);
         for operand in [&mut x, &mut w] {
@@ -38,7 +42,7 @@ impl Product {
             header: rig.header_of_rows(rows),
             x: rig.upload(&x).pointer,
             weight: rig.upload(&w).pointer,
-            bias: rig.upload(&bias).pointer,
+            bias: optional(rig, self.bias, &bias),
             y: y.pointer,
             n,
             k,
@@ -46,6 +50,15 @@ impl Product {
             ..GemmParams::default()
         };
         (params, y)
+    }
+}
+
+/// The address of an array, or null.
+fn optional<T: Pod>(rig: &Rig, given: bool, values: &[T]) -> DevicePtr {
+    if given {
+        rig.upload(values).pointer
+    } else {
+        DevicePtr::NULL
     }
 }
 
@@ -60,6 +73,7 @@ pub fn gemm_prefill(rig: &Rig, kernel: &str, tile: u32, threads: u32) -> Values 
             bucket: 3 * tile,
             n: tile + 8,
             k,
+            bias: k != 32,
         };
         let (params, y) = product.upload(rig, &mut random);
         let grid = [product.n.div_ceil(tile), product.bucket / tile, 1];
@@ -75,22 +89,23 @@ pub fn gemm_prefill(rig: &Rig, kernel: &str, tile: u32, threads: u32) -> Values 
 pub fn gemm_decode(rig: &Rig, kernel: &str, columns: u32, tokens: u32) -> Values {
     let mut random = Random::fixed(13);
     let mut runs = vec![
-        (tokens + 3, 3 * tokens, 8, 544),
-        (tokens - 3, tokens, 2, 256),
-        (1, tokens, 2, 1120),
-        (0, 1, 2, 96),
+        (tokens + 3, 3 * tokens, 8, 544, true),
+        (tokens - 3, tokens, 2, 256, true),
+        (1, tokens, 2, 1120, true),
+        (0, 1, 2, 96, true),
     ];
     for tile in 0..tokens / 8 {
         let rows = 8 * tile + 3;
-        runs.extend([(rows, tokens, 1, 96), (rows, rows, 2, 96)]);
+        runs.extend([(rows, tokens, 1, 96, false), (rows, rows, 2, 96, false)]);
     }
     let mut values = Values::default();
-    for (rows, bucket, warps, k) in runs {
+    for (rows, bucket, warps, k, bias) in runs {
         let product = Product {
             rows,
             bucket,
             n: columns + 4,
             k,
+            bias,
         };
         let (params, y) = product.upload(rig, &mut random);
         let grid = [product.n.div_ceil(columns), bucket.div_ceil(tokens), 1];
@@ -110,6 +125,7 @@ pub fn gemv(rig: &Rig) -> Values {
             bucket,
             n: 33,
             k,
+            bias: k != 3,
         };
         let (params, y) = product.upload(rig, &mut random);
         // SAFETY: every array has the shape of its field for this bucket.
@@ -133,11 +149,12 @@ pub fn add_norm(rig: &Rig, kernel: &str) -> Values {
     } else {
         (1028, 96)
     };
-    for ((hidden, threads), gathered, post, next) in [
-        (usual, false, true, true),
-        ((100, 64), false, true, true),
-        ((100, 64), true, false, true),
-        ((100, 64), false, false, false),
+    for ((hidden, threads), added, gathered, post, next) in [
+        (usual, true, false, true, true),
+        ((100, 64), true, false, true, true),
+        ((100, 64), true, true, false, true),
+        ((100, 64), true, false, false, false),
+        ((100, 64), false, false, false, true),
     ] {
         let len = (bucket * hidden) as usize;
         let mut filled = |sigma: f64| {
@@ -149,24 +166,16 @@ pub fn add_norm(rig: &Rig, kernel: &str) -> Values {
         let out = rig.poisoned::<bf16>(len);
         let mut weight = |given: bool| {
             let values = random.normals_bf16(hidden as usize, 0.5);
-            if given {
-                rig.upload(&values).pointer
-            } else {
-                DevicePtr::NULL
-            }
+            optional(rig, given, &values)
         };
         let params = AddNormParams {
             header: rig.header_of_rows(rows),
             residual: residual.pointer,
-            y: y.pointer,
+            y: if added { y.pointer } else { DevicePtr::NULL },
             post_weight: weight(post),
             next_weight: weight(next),
             out: out.pointer,
-            gather_rows: if gathered {
-                rig.upload(&[2u32, 0, 1, 1, 1]).pointer
-            } else {
-                DevicePtr::NULL
-            },
+            gather_rows: optional(rig, gathered, &[2u32, 0, 1, 1, 1]),
             hidden,
             eps: 1e-6,
             weight_offset: 1.0,
@@ -254,7 +263,7 @@ pub fn gated_act(rig: &Rig, activation: u32) -> Values {
     Values::floats(to_f32(&out.read(rig)))
 }
 
-/// More heads than a block has warps, and fewer.
+/// More heads than a block has warps, and fewer; with norms and without.
 pub fn rope(rig: &Rig, dim: u32, append: bool) -> Values {
     let mut random = Random::fixed(18);
     let mut values = Values::default();
@@ -286,7 +295,10 @@ fn rope_heads(
         .map(|pair| 10_000f32.powf(-2.0 * pair as f32 / dim as f32))
         .collect();
     let positions: Vec<u32> = (0..bucket).map(|row| 20 + row).collect();
-    let norm = |random: &mut Random| rig.upload(&random.normals_bf16(dim as usize, 0.5)).pointer;
+    let norm = |random: &mut Random| {
+        let weights = random.normals_bf16(dim as usize, 0.5);
+        optional(rig, heads > 1, &weights)
+    };
     let array = |heads: u32| rig.poisoned::<bf16>((bucket * heads * dim) as usize);
     let (q, k, v) = (array(heads), array(kv_heads), array(kv_heads));
     let mut params = QkvRopeParams {
