@@ -3,6 +3,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
+//! | `CUDA_VISIBLE_DEVICES` | which of them the program sees, as for NVIDIA's: numbers in order, up to one that is none |
 //! | `NEAP_EMULATOR` | devices by profile, `h200` where unset; `h100,a100` is two, `tiny*2` is two alike, none is an empty list |
 //! | `NEAP_EMULATOR_FAULTS` | a [fault plan](neap::emulator::FaultPlan) for the process |
 //! | `NEAP_EMULATOR_LOG` | `1` tells every call that fails, and why, on standard error |
@@ -57,30 +58,43 @@ extern "C" fn load() {
     for (place, name) in TABLE.iter().zip(NAMES) {
         place.store(emulator::entry_point(name).cast_mut(), Ordering::Release);
     }
-    if let Err(reason) = configure() {
-        // No device is what a program can cope with; why there is none is for people.
-        eprintln!("neap emulator: {reason}; there are no devices");
+    match variable("NEAP_EMULATOR_FAULTS").map(|text| text.parse::<FaultPlan>()) {
+        Some(Ok(plan)) => emulator::add_process_faults(plan),
+        Some(Err(error)) => eprintln!("neap emulator: {error}; nothing fails on purpose"),
+        None => {}
     }
+    emulator::before_init(|| {
+        if let Err(reason) = add_devices() {
+            // No device is what a program can cope with; why there is none is for people.
+            eprintln!("neap emulator: {reason}; there are no devices");
+        }
+    });
+}
+
+/// A variable of the environment that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
-/// Adds the devices and the fault plan that the environment asks for.
-fn configure() -> Result<(), String> {
-    let variable = |name| {
-        std::env::var(name)
-            .ok()
-            .filter(|value: &String| !value.is_empty())
-    };
-    let faults = match variable("NEAP_EMULATOR_FAULTS") {
-        Some(text) => Some(
-            text.parse::<FaultPlan>()
-                .map_err(|error| error.to_string())?,
-        ),
-        None => None,
-    };
+/// Devices that a list of their numbers names, up to the first entry that names none or one again.
+fn visible(all: &[Profile], wanted: &str) -> Vec<Profile> {
+    let mut taken = std::collections::BTreeSet::new();
+    wanted
+        .split(',')
+        .map_while(|entry| {
+            let number = entry.trim().parse::<usize>().ok()?;
+            let profile = all.get(number)?;
+            taken.insert(number).then(|| profile.clone())
+        })
+        .collect()
+}
+
+/// Adds the devices that the environment asks for.
+fn add_devices() -> Result<(), String> {
     let devices = std::env::var("NEAP_EMULATOR").unwrap_or_else(|_| "h200".to_owned());
     let lazy = variable("NEAP_EMULATOR_LAZY").is_some_and(|value| value != "0");
     let mut profiles = Vec::new();
@@ -104,12 +118,12 @@ fn configure() -> Result<(), String> {
         })?;
         profiles.extend(std::iter::repeat_n(profile, count));
     }
+    if let Ok(wanted) = std::env::var("CUDA_VISIBLE_DEVICES") {
+        profiles = visible(&profiles, &wanted);
+    }
     for mut profile in profiles {
         profile.progress = (!lazy).then_some(PROGRESS);
         emulator::add_device(profile);
-    }
-    if let Some(faults) = faults {
-        emulator::add_process_faults(faults);
     }
     Ok(())
 }

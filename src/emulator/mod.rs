@@ -142,6 +142,12 @@ pub fn fail_call(ordinal: u32, call: &str, nth: u64, code: CuResult) {
     driver::fail_call(ordinal, call, nth, code);
 }
 
+/// Runs `body` before the driver is initialised (`cuInit`) for the first time in this process: the time at which NVIDIA's driver
+/// reads the environment. It must not call the driver.
+pub fn before_init(body: fn()) {
+    driver::before_init(body);
+}
+
 /// Puts a plan in force on a device, beside what is in force already; its counts begin now.
 pub fn add_faults(ordinal: u32, plan: FaultPlan) {
     driver::add_faults(ordinal, plan);

@@ -126,8 +126,23 @@ fn nesting_and_sizes_do_not_decide_the_stack_or_the_memory() {
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { .reg .b32 %r<1048576>; .reg .b32 %s<1048576>; .reg .b32 %t<1048577>; ret; }".into(),
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { .local .b8 x[4294967295][4294967295][4294967295]; ret; }".into(),
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { { .param .b8 a[1048576]; } { .param .b8 a[1048577]; } ret; }".into(),
+        ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { fma.rn.f16; ret; }".into(),
     ];
     for text in texts {
         assert!(load(&mut Memory::new(4096), &text).is_err());
+    }
+    // Offsets at the ends of 64 bits, which fuzzing found.
+    for (load_of, offset) in [
+        ("u8", "9223372036854775807"),
+        ("u32", "9223372036854775804"),
+        ("u64", "-9223372036854775808"),
+    ] {
+        for base in ["p", "%rd1"] {
+            let text = format!(
+                ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .u64 o, .param .u64 p) {{ .reg .b64 %rd<3>; mov.b64 %rd1, p;\n\
+                 ld.param.{load_of} %rd2, [{base}+{offset}]; ret; }}"
+            );
+            assert!(load(&mut Memory::new(4096), &text).is_err(), "{text}");
+        }
     }
 }

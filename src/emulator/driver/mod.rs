@@ -60,7 +60,7 @@ use crate::emulator::check::Checker;
 use crate::emulator::{DeviceReport, FaultPlan};
 
 pub(super) use exports::entry_point;
-pub(super) use registry::{add_device, detail};
+pub(super) use registry::{add_device, before_init, detail};
 
 /// The emulator's table.
 pub(super) static API: Api = Api {

@@ -107,6 +107,14 @@ pub(super) fn device_of_address(address: u64) -> Option<Arc<EmulatedDevice>> {
         .cloned()
 }
 
+/// What runs before the driver is initialised for the first time.
+static BEFORE_INIT: Mutex<Option<fn()>> = Mutex::new(None);
+
+/// Runs `body` when the driver is initialised for the first time, before that.
+pub(crate) fn before_init(body: fn()) {
+    *BEFORE_INIT.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+}
+
 /// Runs in a process that has just been forked.
 extern "C" fn after_fork() {
     FORKED.store(true, Ordering::Release);
@@ -120,6 +128,13 @@ pub(super) fn initialise() -> Result<(), Failure> {
             CuResult::NOT_INITIALIZED,
             "the process was forked from one that had initialised the driver",
         ));
+    }
+    {
+        let mut before = BEFORE_INIT.lock().unwrap_or_else(PoisonError::into_inner);
+        // Others that initialise it meanwhile wait for the end.
+        if let Some(body) = before.take() {
+            body();
+        }
     }
     if !INITIALISED.swap(true, Ordering::AcqRel) {
         // SAFETY: the function only stores to atomics. Where it cannot be registered, forks go unnoticed.

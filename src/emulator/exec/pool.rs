@@ -152,3 +152,16 @@ fn serve(pool: &Pool) {
         pool.left.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_call_that_panics_is_not_taken_for_one_that_ends() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let failing = || std::panic::catch_unwind(|| super::run(1, &|| panic!("on purpose")));
+        assert!(failing().is_err());
+        std::panic::set_hook(hook);
+        super::run(1, &|| {});
+    }
+}

@@ -85,7 +85,7 @@ impl Lowering<'_> {
             None => b,
         };
         let inst = self.push(handler, vec![dst], vec![address.register, b, c]);
-        inst.imm = address.offset + offset;
+        inst.imm = address.offset.wrapping_add(offset);
         inst.ext = space | address.narrow;
         inst.early = true;
         inst.raw.extend([(6, function[0]), (7, function[1])]);

@@ -359,7 +359,9 @@ impl Lowering<'_> {
             && symbol.space == crate::emulator::ptx::VarSpace::Param
         {
             let window = crate::emulator::exec::access::PARAM_WINDOW;
-            let address = window + symbol.address.wrapping_add(*offset as u64);
+            let address = window
+                .wrapping_add(symbol.address)
+                .wrapping_add(*offset as u64);
             return Ok(self.bits(address, RegClass::B64));
         }
         let address = self.address(&operand)?;

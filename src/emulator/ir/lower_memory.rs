@@ -131,7 +131,7 @@ impl Lowering<'_> {
                 AddressBase::Absolute => Some(0),
             };
             if let Some(start) = start {
-                return self.parameter(start + offset, &elements, bytes, signed);
+                return self.parameter(start.saturating_add(*offset), &elements, bytes, signed);
             }
         }
         let handler = load_store::load(found, bytes, signed, count)
@@ -168,8 +168,9 @@ impl Lowering<'_> {
         signed: bool,
     ) -> Result<(), Refusal> {
         for (index, element) in elements.iter().enumerate() {
-            let at = start + index as i64 * i64::from(bytes);
-            if at < 0 || at + i64::from(bytes) > i64::from(self.around.param_bytes) {
+            let at = start.saturating_add(index as i64 * i64::from(bytes));
+            let last = i64::from(self.around.param_bytes) - i64::from(bytes);
+            if !(0..=last).contains(&at) {
                 return Err(format!(
                     "offset {at} lies outside of the {} bytes of parameters",
                     self.around.param_bytes

@@ -111,7 +111,7 @@ fn select_float(base: &str, modifiers: &[&str], ty: &str, operands: usize) -> Op
         saturate: m.sat,
         relu: m.relu,
     };
-    soft_ops::arithmetic(base, ty, operands - 1, m)
+    soft_ops::arithmetic(base, ty, operands.checked_sub(1)?, m)
 }
 
 /// A special register by name.

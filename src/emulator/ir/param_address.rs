@@ -38,7 +38,7 @@ pub(super) fn find(entry: &Entry, symbols: &Symbols) -> HashMap<u32, i64> {
             ("mov.b64" | "mov.u64", [Operand::Symbol(name, offset)]) => symbols
                 .get(name)
                 .filter(|symbol| symbol.space == VarSpace::Param)
-                .map(|symbol| symbol.address as i64 + offset),
+                .map(|symbol| (symbol.address as i64).wrapping_add(*offset)),
             ("mov.b64" | "mov.u64", [Operand::Reg(from)]) => known.get(from).copied(),
             ("add.s64" | "add.u64", [Operand::Reg(from), Operand::Literal(Literal::Int(more))]) => {
                 known
