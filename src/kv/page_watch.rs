@@ -15,6 +15,8 @@ pub struct PageWatch {
     /// By group: name, layers, one layer's bytes of a page, from one layer to the next.
     pools: Vec<(String, u32, u64, u64)>,
     in_use: HashSet<(GroupId, PageEntry)>,
+    /// Handed out since pages were last withheld.
+    fresh: Vec<(GroupId, PageEntry)>,
 }
 
 impl PageWatch {
@@ -42,6 +44,7 @@ impl PageWatch {
                 })
                 .collect(),
             in_use: HashSet::new(),
+            fresh: Vec::new(),
         };
         watch.device.annotate(
             watch.base,
@@ -61,6 +64,7 @@ impl PageWatch {
         for (group, entry) in in_use(allocator) {
             if self.in_use.insert((group, entry)) {
                 self.annotate(group, entry, MemoryUse::HandedOut);
+                self.fresh.push((group, entry));
             }
         }
     }
@@ -72,6 +76,10 @@ impl PageWatch {
         for (group, entry) in released {
             self.annotate(group, entry, MemoryUse::Withheld);
             self.in_use.remove(&(group, entry));
+        }
+        // A slab may have changed its pool: a released page's memory is then part of other pages.
+        for (group, entry) in std::mem::take(&mut self.fresh) {
+            self.annotate(group, entry, MemoryUse::HandedOut);
         }
     }
 

@@ -54,6 +54,7 @@ fn a_launch_that_a_plan_names_faults_and_the_error_sticks() {
         let module = scale_module(&context);
         let stream = Stream::new(&context).unwrap();
         let block = mapped(&context, GRAIN);
+        stream.copy_to_device(block.base(), &[0; 4]).unwrap();
         let plan = FaultPlan::new().fail_launch(Some("scale"), 3, LaunchFault::Ends(code));
         emulator::add_faults(ordinal, plan);
         for _ in 0..2 {
@@ -85,6 +86,7 @@ fn a_hanging_launch_never_completes_and_other_streams_go_on() {
         Stream::new(&context).unwrap(),
     );
     let block = mapped(&context, GRAIN);
+    other.copy_to_device(block.base(), &[0; 4]).unwrap();
     emulator::add_faults(
         ordinal,
         FaultPlan::new().fail_launch(None, 1, LaunchFault::Hangs),

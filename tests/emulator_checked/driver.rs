@@ -2,7 +2,7 @@
 
 use crate::{Device, kernel};
 use neap::arena::{AllocationGate, Arena};
-use neap::driver::{Context, Driver, Event, MemoryUse, PinnedBuffer, Stream};
+use neap::driver::{Context, Driver, DriverError, Event, MemoryUse, PinnedBuffer, Stream};
 use neap::emulator::{self, CheckKind, CheckOptions, Profile};
 
 const STORE: &str = "st.global.u32 [%y], %t;";
@@ -194,10 +194,8 @@ fn objects_left_behind() {
     assert_eq!(emulator::take_check_reports(ordinal), []);
 }
 
-#[test]
-fn a_report_ends_the_contexts_life_unless_it_is_only_collected() {
-    let mut profile = Profile::named("tiny").unwrap();
-    profile.check = Some(CheckOptions::with_seed(1));
+/// Runs a kernel that uses shared memory which nobody wrote; gives the device and the outcome.
+fn uninitialised(profile: Profile) -> (u32, Result<(), DriverError>) {
     let ordinal = emulator::add_device(profile);
     let device = Driver::emulator().device(ordinal).unwrap();
     let context = Context::retain_primary(&device).unwrap();
@@ -212,13 +210,29 @@ fn a_report_ends_the_contexts_life_unless_it_is_only_collected() {
     let none = neap::driver::DevicePtr::default();
     // SAFETY: the kernel touches no device memory.
     unsafe { stream.launch(&module.kernel("k").unwrap(), config, &[none, none]) }.unwrap();
-    let error = stream.synchronize().unwrap_err();
+    (ordinal, stream.synchronize())
+}
+
+#[test]
+fn a_report_ends_the_contexts_life_unless_it_is_only_collected() {
+    let mut profile = Profile::named("tiny").unwrap();
+    profile.check = Some(CheckOptions::with_seed(1));
+    let (ordinal, outcome) = uninitialised(profile);
+    let error = outcome.unwrap_err();
     assert!(
         error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"),
         "{error}"
     );
     let fault = emulator::last_fault(ordinal).unwrap();
     assert!(fault.contains("uninitialised shared memory"), "{fault}");
+}
+
+/// `scripts/checked.sh` runs this before it believes that other suites are checked.
+#[test]
+fn the_environment_turns_the_mode_on() {
+    let on = CheckOptions::from_environment().unwrap().is_some();
+    let (_, outcome) = uninitialised(Profile::named("tiny").unwrap());
+    assert_eq!(outcome.is_err(), on, "{outcome:?}");
 }
 
 #[test]

@@ -296,7 +296,9 @@ fn a_matrix_product_that_is_not_waited_for() {
     let late = "wgmma.wait_group.sync.aligned 1;";
     pair(CheckKind::ResultNotWaitedFor, 1, 128, &body, DONE, late);
     // A second product may add to the first one's result; only the first is known to be complete.
-    let body = format!("{OPERANDS}\n{FENCE}{PRODUCT}{PRODUCT}\nGAP\n{use_result}");
+    // Descriptors are read at once, and may change.
+    let body =
+        format!("{OPERANDS}\n{FENCE}{PRODUCT}\nadd.u64 %rd4, %rd4, 0;{PRODUCT}\nGAP\n{use_result}");
     pair(CheckKind::ResultNotWaitedFor, 1, 128, &body, DONE, late);
 }
 

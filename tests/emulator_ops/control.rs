@@ -322,7 +322,7 @@ fn hangs_and_traps_are_reported() {
 
 #[test]
 fn a_warp_may_wait_for_another_of_its_block() {
-    let body = "mov.u32 %r10, dyn; st.shared.u32 [%r10], 0; bar.sync 0; setp.ge.u32 %p1, %r1, 32; @%p1 bra SET;
+    let body = "mov.u32 %r10, dyn; setp.eq.u32 %p3, %r1, 0; @%p3 st.shared.u32 [%r10], 0; bar.sync 0; setp.ge.u32 %p1, %r1, 32; @%p1 bra SET;
         SPIN: nanosleep.u32 20; ld.volatile.shared.u32 %r4, [%r10]; setp.eq.u32 %p2, %r4, 0; @%p2 bra SPIN; mov.u32 %r2, %r4; bra END;
         SET: mov.u32 %r5, 9; st.volatile.shared.u32 [%r10], %r5; END: bar.sync 0;";
     assert_eq!(

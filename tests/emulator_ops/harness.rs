@@ -1,5 +1,6 @@
 //! A device of one buffer, and kernels made from a few lines of PTX.
 
+use neap::emulator::CheckOptions;
 use neap::emulator::exec::{
     AccessError, Counters, DeviceMemory, ExecOptions, Fault, GranuleTable, LaunchSpec, ModuleCode,
     PtxError, run,
@@ -121,6 +122,9 @@ impl Default for Launch<'_> {
     fn default() -> Self {
         let mut options = ExecOptions::default();
         options.watchdog_branches = 1 << 20;
+        if let Some(check) = CheckOptions::from_environment().expect("a value of NEAP_CHECK") {
+            options = options.checked(check);
+        }
         Launch {
             grid: [1, 1, 1],
             block: [32, 1, 1],

@@ -15,12 +15,12 @@ fn arrivals_complete_phases() {
     let out = memory.put(&[0u32; 96]);
     let params = [out];
     let body = format!(
-        "{LANE} ld.param.u64 %rd1, [p0]; add.u64 %rd1, %rd1, %rd9; setp.ne.u32 %p1, %r1, 0; @%p1 bra READY; mbarrier.init.shared::cta.b64 [%r9], 64; st.shared.u32 [%r9+8], 0;\n\
+        "{LANE} ld.param.u64 %rd1, [p0]; add.u64 %rd1, %rd1, %rd9; setp.ne.u32 %p1, %r1, 0; @%p1 bra READY; mbarrier.init.shared::cta.b64 [%r9], 96; st.shared.u32 [%r9+8], 0;\n\
          READY: fence.mbarrier_init.release.cluster; bar.sync 0; setp.lt.u32 %p2, %r1, 32; mov.u32 %r5, 0; @%p2 bra CONSUME;\n\
          PRODUCE: add.u32 %r6, %r5, 1; atom.shared.add.u32 %r7, [%r9+8], %r6; mbarrier.arrive.release.cta.shared::cta.b64 %rd3, [%r9];\n\
          W1: mbarrier.try_wait.shared.b64 %p3, [%r9], %rd3; @!%p3 bra W1; add.u32 %r5, %r5, 1; setp.lt.u32 %p4, %r5, 2; @%p4 bra PRODUCE; ret;\n\
-         CONSUME: mov.u32 %r10, 0; W2: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [%r9], %r10; @!%p3 bra W2;\n\
-         mov.u32 %r10, 1; W3: mbarrier.try_wait.parity.shared.b64 %p3, [%r9], %r10, 1000; @!%p3 bra W3; ld.shared.u32 %r11, [%r9+8];\n\
+         CONSUME: mbarrier.arrive.shared.b64 %rd4, [%r9]; mov.u32 %r10, 0; W2: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [%r9], %r10; @!%p3 bra W2;\n\
+         mbarrier.arrive.shared.b64 %rd4, [%r9]; mov.u32 %r10, 1; W3: mbarrier.try_wait.parity.shared.b64 %p3, [%r9], %r10, 1000; @!%p3 bra W3; ld.shared.u32 %r11, [%r9+8];\n\
          mbarrier.test_wait.parity.shared.b64 %p5, [%r9], 0; selp.u32 %r12, 1000, 0, %p5; add.u32 %r11, %r11, %r12; st.global.u32 [%rd1], %r11;"
     );
     let how = Launch {

@@ -329,10 +329,10 @@ fn wrong_addresses_are_faults_that_say_where() {
 fn shared_and_local_bounds() {
     let mut memory = Memory::new(4096);
     for (body, shared, ok) in [
-        ("mov.u32 %r2, 60; st.shared.u32 [%r2], %r1;", 64, true),
-        ("mov.u32 %r2, 64; st.shared.u32 [%r2], %r1;", 64, false),
+        ("mov.u32 %r2, 60; st.shared.u32 [%r2], %r2;", 64, true),
+        ("mov.u32 %r2, 64; st.shared.u32 [%r2], %r2;", 64, false),
         (
-            "mov.u32 %r2, 56; st.shared.v2.u32 [%r2], {%r1, %r1};",
+            "mov.u32 %r2, 56; st.shared.v2.u32 [%r2], {%r2, %r2};",
             64,
             true,
         ),

@@ -519,6 +519,7 @@ fn wgmma_walks_along_a_swizzled_row() {
             (b_bits | (b_start as u64) >> 4) + 2 * step
         );
     }
+    body += "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n";
     for i in 0..4 {
         body += &format!("st.global.f32 [%rd3+{}], %f{i};\n", 512 * i);
     }

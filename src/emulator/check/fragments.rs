@@ -62,20 +62,22 @@ impl Fragments {
         found
     }
 
-    /// A `wgmma`: its accumulators and the other registers it reads.
+    /// A `wgmma`: its accumulators and the fragments of A that it has in registers.
     pub(crate) fn issue(
         &mut self,
         pc: u32,
         results: &[u32],
-        others: &[u32],
+        fragments: &[u32],
     ) -> Option<FragmentFault> {
         let mut found = None;
-        for register in results.iter().chain(others) {
+        for register in results.iter().chain(fragments) {
             if let Some(&pc) = self.written.get(register) {
                 found = found.or(Some(FragmentFault::NotFenced { pc }));
             }
         }
-        let as_input = others.iter().filter_map(|register| self.busy.get(register));
+        let as_input = fragments
+            .iter()
+            .filter_map(|register| self.busy.get(register));
         let as_result = results
             .iter()
             .filter_map(|register| self.busy.get(register));
@@ -86,7 +88,7 @@ impl Fragments {
         let clash = clash.map(|busy| FragmentFault::NotWaited { pc: busy.pc });
         let group = self.groups;
         let named = |register: &&u32| **register != CONSTANT;
-        for (registers, result) in [(others, false), (results, true)] {
+        for (registers, result) in [(fragments, false), (results, true)] {
             for &register in registers.iter().filter(named) {
                 self.busy.insert(register, Use { pc, result, group });
             }

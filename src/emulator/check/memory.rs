@@ -4,6 +4,7 @@
 //! two addresses has one shadow. What may not be touched belongs to addresses: red zones behind exact allocations, parts of
 //! an arena that nobody was given, pages that were released.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 /// Why an address may not be touched, or who may touch it.
@@ -34,7 +35,12 @@ pub(crate) struct MemoryShadow {
     chunk_of: HashMap<u64, Vec<u32>>,
     spare: Vec<u32>,
     zones: BTreeMap<u64, Zone>,
+    /// Ranges that anybody may touch, by a few bits of the address last asked for: most accesses stay where others were.
+    open: RefCell<[(u64, u64); OPEN_RANGES]>,
 }
+
+/// Entries of [`MemoryShadow::open`].
+const OPEN_RANGES: usize = 16;
 
 impl MemoryShadow {
     /// The shadow of `grains` grains of `1 << shift` bytes from `base` on.
@@ -47,6 +53,7 @@ impl MemoryShadow {
             chunk_of: HashMap::new(),
             spare: Vec::new(),
             zones: BTreeMap::new(),
+            open: RefCell::default(),
         }
     }
 
@@ -196,6 +203,7 @@ impl MemoryShadow {
     }
 
     fn clear_zones(&mut self, address: u64, end: u64) {
+        self.open.take();
         if let Some((_, zone)) = self.zones.range_mut(..address).next_back()
             && zone.end > address
         {
@@ -223,12 +231,22 @@ impl MemoryShadow {
             return None;
         }
         let end = address + bytes;
-        let first = self
-            .zones
-            .range(..=address)
-            .next_back()
-            .filter(|(_, zone)| zone.end > address)
-            .map_or(address, |(&begin, _)| begin);
+        let open = &mut self.open.borrow_mut()[(address >> 12) as usize % OPEN_RANGES];
+        if address >= open.0 && end <= open.1 {
+            return None;
+        }
+        let at = self.zones.range(..=address).next_back();
+        let inside = at.filter(|(_, zone)| zone.end > address);
+        *open = match inside {
+            Some((_, zone)) if zone.forbidden => (0, 0),
+            Some((&begin, zone)) => (begin, zone.end),
+            None => {
+                let next = self.zones.range(address..).next();
+                let begin = at.map_or(0, |(_, zone)| zone.end);
+                (begin, next.map_or(u64::MAX, |(&begin, _)| begin))
+            }
+        };
+        let first = inside.map_or(address, |(&begin, _)| begin);
         for (&begin, zone) in self.zones.range(first..end) {
             if zone.forbidden && ticket >= zone.since {
                 let before = self.zones.range(..begin).next_back().map(|(_, zone)| zone);

@@ -84,13 +84,17 @@ pub(crate) struct OperandTable {
 }
 
 impl OperandTable {
-    /// Destinations and sources of the instruction at `pc`.
+    /// Destinations and sources of the instruction at `pc`; of `wgmma` without the accumulators, which may count as zeros.
     pub(crate) fn at(&self, pc: usize) -> (&[u32], &[u32]) {
         let operands = self.of[pc];
         let start = operands.start as usize;
         let middle = start + usize::from(operands.destinations);
         let end = middle + usize::from(operands.sources);
-        (&self.list[start..middle], &self.list[middle..end])
+        let first = match operands.background {
+            Background::Matrix => middle + usize::from(operands.destinations),
+            _ => middle,
+        };
+        (&self.list[start..middle], &self.list[first..end])
     }
 }
 

@@ -104,9 +104,8 @@ pub(crate) struct Touch {
 /// The shadow of the shared memory of the blocks that run together.
 #[derive(Debug)]
 pub(crate) struct SharedShadow {
-    actors: usize,
     written: Vec<Written>,
-    /// `[word][actor]`: the actor's latest read: epoch in bits 32.., pc in 12..32, bytes in 8..12, lane in 0..8.
+    /// `[actor][word]`: the actor's latest read: epoch in bits 32.., pc in 12..32, bytes in 8..12, lane in 0..8.
     read: Vec<u64>,
 }
 
@@ -116,7 +115,6 @@ impl SharedShadow {
     pub(crate) fn new(bytes: usize, actors: usize) -> SharedShadow {
         let words = bytes.div_ceil(4);
         SharedShadow {
-            actors,
             written: vec![Written::default(); words],
             read: vec![0; words * actors],
         }
@@ -171,10 +169,8 @@ impl SharedShadow {
         }
         let old = self.written[word];
         fault = fault.or(self.against_write(clocks, &old, mask, touch));
-        for (actor, &read) in self.read[word * self.actors..(word + 1) * self.actors]
-            .iter()
-            .enumerate()
-        {
+        let reads = self.read.iter().skip(word).step_by(self.written.len());
+        for (actor, &read) in reads.enumerate() {
             let epoch = (read >> 32) as u32;
             if fault.is_some() || epoch < clocks.base() || (read >> 8) as u8 & mask == 0 {
                 continue;
@@ -238,7 +234,7 @@ impl SharedShadow {
             return fault;
         }
         let actor = touch.actor as usize;
-        let record = &mut self.read[word * self.actors + actor];
+        let record = &mut self.read[actor * self.written.len() + word];
         let epoch = clocks.epoch(actor);
         let (mut lane, mut bytes) = (touch.lane, mask);
         if *record >> 32 == u64::from(epoch) {

@@ -82,6 +82,8 @@ pub(crate) struct StreamOrder {
     of_stream: HashMap<u64, Clock>,
     /// Clock of finished work, itself included.
     of_work: HashMap<(u64, u64), Clock>,
+    /// What streams that wrote a value into a word had done until then.
+    of_word: HashMap<u64, Clock>,
     host: Clock,
     done: Vec<Done>,
 }
@@ -102,6 +104,20 @@ impl StreamOrder {
     pub(crate) fn wait(&mut self, stream: u64, other: u64, ticket: u64) {
         let clock = self.clock_of(other, ticket);
         join(self.of_stream.entry(stream).or_default(), &clock);
+    }
+
+    /// A stream's work has written a value that others wait for, or (`write` false) has met the value it waited for: one that
+    /// a stream wrote, or the host, by now.
+    pub(crate) fn met(&mut self, stream: u64, ticket: u64, address: u64, write: bool) {
+        if write {
+            let clock = self.clock_of(stream, ticket);
+            return join(self.of_word.entry(address).or_default(), &clock);
+        }
+        let known = self.of_stream.entry(stream).or_default();
+        join(known, &self.host);
+        if let Some(clock) = self.of_word.get(&address) {
+            join(known, clock);
+        }
     }
 
     fn clock_of(&self, stream: u64, ticket: u64) -> Clock {
@@ -207,5 +223,14 @@ mod tests {
         order.host_waited(1, 1);
         let later = order.host();
         assert_eq!(run(&mut order, &later, 2, 2), 0, "issued after the wait");
+
+        for same in [true, false] {
+            let mut order = StreamOrder::default();
+            assert_eq!(run(&mut order, &host, 1, 1), 0);
+            order.met(1, 1, 64, true);
+            order.met(2, 2, if same { 64 } else { 72 }, false);
+            let races = usize::from(!same);
+            assert_eq!(run(&mut order, &host, 2, 3), races, "a value in memory");
+        }
     }
 }

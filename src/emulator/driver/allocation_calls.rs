@@ -133,7 +133,10 @@ calls! {
             return Err(Failure::invalid(format!("no flags {flags:#x}")));
         }
         on_current(CALL, |state| {
-            pointer.put(state.new_allocation(bytes as u64, Origin::Managed)?, "the pointer")
+            let address = state.new_allocation(bytes as u64, Origin::Managed)?;
+            // The host may write it, which nobody sees.
+            state.check_defined(address, bytes as u64);
+            pointer.put(address, "the pointer")
         })
     }
 

@@ -335,6 +335,7 @@ impl State {
             } else {
                 word32().store(value.value as u32, Ordering::SeqCst);
             }
+            self.check_defined(value.address, value.bytes as u64);
             return Ok(0.0);
         }
         let (found, mask) = if wide {

@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::registry;
 use super::run::Stop;
 use super::state::{Event, LEGACY, State};
-use super::work::{Place, Work};
+use super::work::{Place, ValueOp, Work};
 use crate::emulator::check::streams::{Clock, Footprint};
 
 /// Queued units a stream may hold; beyond, it runs, so that memory stays bounded.
@@ -376,6 +376,11 @@ impl State {
             self.renew_fingerprints();
         }
         self.check_ran(id, queued.ticket, &queued.issued.0, &queued.work)?;
+        if let Work::Value(value) = &queued.work {
+            let write = matches!(value.op, ValueOp::Write);
+            self.stream_order
+                .met(id, queued.ticket, value.address, write);
+        }
         Ok(busy)
     }
 

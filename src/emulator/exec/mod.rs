@@ -50,8 +50,8 @@ pub use memory::{AccessError, DeviceMemory, GranuleTable};
 pub use output::Output;
 pub use tensor_map::TensorMap;
 
-use super::check::Checker;
 use super::check::streams::Footprint;
+use super::check::{CheckOptions, Checker};
 use super::ir::{Code, Program, Symbols, compile};
 use super::ptx;
 use block::{Arena, BlockRunner, Launch};
@@ -303,6 +303,15 @@ impl Default for ExecOptions {
 
 /// Bytes that a cooperative launch wants for the barrier of its grid.
 pub const GRID_WORKSPACE_BYTES: usize = 16;
+
+impl ExecOptions {
+    /// These options, in checked mode.
+    #[must_use]
+    pub fn checked(mut self, options: CheckOptions) -> ExecOptions {
+        self.check = Some(Arc::new(Checker::new(options)));
+        self
+    }
+}
 
 /// Blocks of a cluster at most (the portable limit is 8; 16 have to be asked for on hardware).
 const CLUSTER_LIMIT: u32 = 16;

@@ -108,7 +108,13 @@ impl Lowering<'_> {
         } else {
             self.temporary(RegClass::Pred)
         };
-        let srcs = vec![self.source(a, class)?, self.source(b, class)?, carry];
+        // Without `c` at the end of its name an instruction only sets the carry.
+        let carry_in = if base.ends_with('c') {
+            carry
+        } else {
+            self.bits(0, RegClass::Pred)
+        };
+        let srcs = vec![self.source(a, class)?, self.source(b, class)?, carry_in];
         let dst = self.destination(d, class)?;
         self.push(handler, vec![dst, carry_out], srcs);
         Ok(())

@@ -231,8 +231,9 @@ impl Watch<'_> {
             let position = warp as usize;
             let reader = self.clocks.reader(position);
             self.clocks.begin_background(reader);
-            // The accumulators come first among the sources as well.
-            fragments.issue(pc, destinations, &sources[destinations.len()..])
+            // A descriptor or four registers of A, then B's descriptor and a predicate, which are read at once.
+            let a = &sources[..sources.len() - 2];
+            fragments.issue(pc, destinations, if a.len() > 1 { a } else { &[] })
         } else {
             fragments.execute(pc, destinations, sources)
         };
