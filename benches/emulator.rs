@@ -1,4 +1,4 @@
-//! How fast the software device runs kernels: `cargo bench --bench emulator`.
+//! How fast the software device runs kernels: `cargo bench --bench emulator [-- PART]`, PART one of `decode`, `gemm`, `launch`, `load`.
 //!
 //! Wall-clock times of the interpreter on this machine, by one CPU thread and by two. They say how long tests take, nothing about a GPU.
 //! The best of several runs, since other processes of the machine only add.
@@ -18,15 +18,26 @@ use support::random::Random;
 
 fn main() {
     println!("wall-clock of the interpreter on this machine; not times of a GPU");
-    let decode = [1, 2].map(decode_attention);
-    let gemm = [1, 2].map(gemm);
-    println!(
-        "two threads to one: decode attention {:.2}, GEMM {:.2}",
-        decode[0] / decode[1],
-        gemm[0] / gemm[1]
-    );
-    launch();
-    load();
+    let part = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    let wanted = |name: &str| part.as_deref().is_none_or(|part| part == name);
+    let two_to_one = |name: &str, run: fn(usize) -> f64| {
+        let [one, two] = [1, 2].map(run);
+        println!("{name}, two threads to one: {:.2}", one / two);
+    };
+    if wanted("decode") {
+        two_to_one("decode attention", decode_attention);
+    }
+    if wanted("gemm") {
+        two_to_one("GEMM", gemm);
+    }
+    if wanted("launch") {
+        launch();
+    }
+    if wanted("load") {
+        load();
+    }
 }
 
 /// The shortest of several calls, in seconds.

@@ -20,6 +20,8 @@ mod float_rare;
 mod float_values;
 #[path = "emulator_ops/functions.rs"]
 mod functions;
+#[path = "emulator_ops/fused.rs"]
+mod fused;
 #[path = "emulator_ops/half_float.rs"]
 mod half_float;
 #[path = "emulator_ops/harness.rs"]

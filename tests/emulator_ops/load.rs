@@ -72,11 +72,34 @@ fn cpus_without_avx2_compute_the_same() {
     if std::env::var_os("NEAP_EMULATOR_PORTABLE").is_some() {
         return;
     }
-    // The models of these tests are exact, so passing means equal bits.
+    again(
+        "NEAP_EMULATOR_PORTABLE",
+        "1",
+        &[
+            "integer::",
+            "float::",
+            "matrix::",
+            "control::",
+            "memory::",
+            "fused::",
+        ],
+    );
+}
+
+#[test]
+fn cpus_without_avx512_compute_the_same() {
+    if std::env::var_os("NEAP_EMULATOR_AVX512").is_some() {
+        return;
+    }
+    again("NEAP_EMULATOR_AVX512", "0", &["matrix::"]);
+}
+
+/// Runs tests in a process with a variable. Their models are exact, so passing means equal bits.
+fn again(variable: &str, value: &str, tests: &[&str]) {
     let program = std::env::current_exe().expect("a test knows its own path");
     let output = std::process::Command::new(program)
-        .args(["integer::", "float::", "matrix::", "control::", "memory::"])
-        .env("NEAP_EMULATOR_PORTABLE", "1")
+        .args(tests)
+        .env(variable, value)
         .output()
         .expect("the test program starts again");
     assert!(

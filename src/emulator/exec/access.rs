@@ -108,7 +108,10 @@ pub(crate) fn resolve(
     }
     let ok = match space {
         space::GLOBAL => global_ok(warp, all, differ, write),
-        space::SHARED => offset_ok(all, bytes, warp.shared_bytes, warp.shared as u64),
+        space::SHARED => {
+            warp.shared_touched = true;
+            offset_ok(all, bytes, warp.shared_bytes, warp.shared as u64)
+        }
         _ => return resolve_slowly(warp, ip, all, space, bytes, write),
     };
     if !ok {
@@ -121,6 +124,51 @@ pub(crate) fn resolve(
     } else {
         Shape::Scattered
     })
+}
+
+/// [`addresses`] and [`resolve`] in shared memory.
+///
+/// # Safety
+/// `slot` is an address operand of the instruction at `ip`, whose immediate and width of addresses `ins` holds.
+#[inline(always)]
+pub(crate) unsafe fn find_shared(
+    warp: &mut Warp,
+    ip: *const Ins,
+    ins: &Ins,
+    slot: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<(Addresses, Shape)> {
+    if ins.ext & NARROW_ADDRESS != 0 && warp.mask == FULL {
+        // SAFETY: the operand is a slot of 32-bit lanes.
+        let base = unsafe { warp.read::<u32>(slot) };
+        let first = base[0];
+        let (mut differ, mut any, mut stray, mut highest) = (0, 0, 0, 0);
+        let mut all = Addresses([0; LANES]);
+        for lane in 0..LANES {
+            let offset = base[lane].wrapping_add(ins.imm as u32);
+            differ |= base[lane] ^ first;
+            stray |= base[lane].wrapping_sub(first.wrapping_add(lane as u32 * bytes as u32));
+            any |= offset;
+            highest = highest.max(offset);
+            all.0[lane] = (warp.shared as u64).wrapping_add(offset.into());
+        }
+        if any & (bytes as u32 - 1) == 0 && u64::from(highest) + bytes <= warp.shared_bytes.into() {
+            warp.shared_touched = true;
+            let shape = if differ == 0 {
+                Shape::Uniform
+            } else if stray == 0 {
+                Shape::Contiguous
+            } else {
+                Shape::Scattered
+            };
+            return Some((all, shape));
+        }
+    }
+    // SAFETY: passed on to the caller.
+    let mut all = unsafe { addresses(warp, ins, slot) };
+    let shape = resolve(warp, ip, &mut all, space::SHARED, bytes, write)?;
+    Some((all, shape))
 }
 
 /// [`addresses`] and [`resolve`] for handlers that run rarely, compiled once.
@@ -226,7 +274,10 @@ fn resolve_slowly(
                 let base = warp.cluster_shared as u64 + rank * u64::from(warp.cluster_stride);
                 (limit, base, Space::Shared)
             }
-            space::SHARED => (warp.shared_bytes, warp.shared as u64, Space::Shared),
+            space::SHARED => {
+                warp.shared_touched = true;
+                (warp.shared_bytes, warp.shared as u64, Space::Shared)
+            }
             space::LOCAL => (
                 warp.local_bytes,
                 warp.local as u64 + lane as u64 * u64::from(warp.local_bytes),

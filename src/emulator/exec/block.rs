@@ -130,6 +130,8 @@ impl<'a> BlockRunner<'a> {
             scratch: Scratch([0; LANES]),
             shared: shared.wrapping_add(position / warps_per_block * round(shared_bytes)),
             shared_bytes: shared_bytes as u32,
+            // What earlier launches left in the arena is poisoned by the first reset.
+            shared_touched: true,
             local: base.wrapping_add(warps * registers + position * local),
             local_bytes,
             params: spec.params.as_ptr(),
@@ -265,22 +267,26 @@ impl<'a> BlockRunner<'a> {
                 Constant::Special(special) => self.special(special, warp, lane, block, linear),
             }
         };
-        let mut lanes = [value(0); LANES];
-        if slot.constant.differs_by_lane() {
-            for (lane, bits) in lanes.iter_mut().enumerate() {
-                *bits = value(lane as u32);
-            }
-        }
+        let first = value(0);
+        let differs = slot.constant.differs_by_lane();
         match slot.class {
             RegClass::Pred => {
                 // SAFETY: the slot lies in this warp's register file.
-                unsafe { *warp.slot::<u32>(slot.offset) = lanes[0] as u32 };
+                unsafe { *warp.slot::<u32>(slot.offset) = first as u32 };
             }
             RegClass::B16 | RegClass::B32 => {
+                let mut lanes = [first as u32; LANES];
+                for lane in (0..LANES).filter(|_| differs) {
+                    lanes[lane] = value(lane as u32) as u32;
+                }
                 // SAFETY: as above.
-                unsafe { *warp.slot::<[u32; LANES]>(slot.offset) = lanes.map(|bits| bits as u32) };
+                unsafe { *warp.slot::<[u32; LANES]>(slot.offset) = lanes };
             }
             RegClass::B64 | RegClass::B128 => {
+                let mut lanes = [first; LANES];
+                for lane in (0..LANES).filter(|_| differs) {
+                    lanes[lane] = value(lane as u32);
+                }
                 // SAFETY: as above.
                 unsafe { *warp.slot::<[u64; LANES]>(slot.offset) = lanes };
             }
@@ -385,7 +391,12 @@ impl<'a> BlockRunner<'a> {
         let warps = place * self.warps_per_block..(place + 1) * self.warps_per_block;
         let threads = self.launch.spec.block.iter().product::<u32>();
         let code = &self.kernel.code;
-        if self.launch.options.poison {
+        // Blocks of a cluster write to each other's shared memory.
+        let touched = self.blocks.len() > 1
+            || self.warps[warps.clone()]
+                .iter()
+                .any(|warp| warp.shared_touched);
+        if self.launch.options.poison && touched {
             let shared = self.warps[warps.start].shared;
             // SAFETY: the arena holds this many bytes of shared memory.
             unsafe { std::ptr::write_bytes(shared, 0xFF, self.shared_bytes) };
@@ -400,6 +411,7 @@ impl<'a> BlockRunner<'a> {
             };
             warp.active = warp.live;
             warp.mask = warp.live;
+            warp.shared_touched = false;
             warp.stack.clear();
             warp.parked.clear();
             warp.queue.clear();
@@ -415,15 +427,18 @@ impl<'a> BlockRunner<'a> {
             warp.top = code.frame_bytes;
             (warp.cluster_arrived, warp.cluster_owes) = (false, false);
             if self.launch.options.poison {
-                let free = warp.regs.wrapping_add(code.kernel.constant_bytes as usize);
-                // SAFETY: the register file has this many bytes behind its constants.
-                unsafe {
-                    std::ptr::write_bytes(
-                        free,
-                        0xFF,
-                        (code.kernel.register_bytes - code.kernel.constant_bytes) as usize,
-                    )
-                };
+                // Registers that are written before they are read need none.
+                if code.kernel.reads_unset {
+                    let free = warp.regs.wrapping_add(code.kernel.constant_bytes as usize);
+                    // SAFETY: the register file has this many bytes behind its constants.
+                    unsafe {
+                        std::ptr::write_bytes(
+                            free,
+                            0xFF,
+                            (code.kernel.register_bytes - code.kernel.constant_bytes) as usize,
+                        )
+                    };
+                }
                 // SAFETY: the arena holds the warp's stacks.
                 unsafe {
                     std::ptr::write_bytes(warp.local, 0xFF, warp.local_bytes as usize * LANES)

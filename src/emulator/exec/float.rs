@@ -57,42 +57,32 @@ fn f3_sat<F: Fn(f32, f32, f32) -> f32 + Copy>(m: Modifiers, f: F) -> Selected {
 
 const CANONICAL_NAN: u32 = 0x7fff_ffff;
 
+/// `a` if `condition` holds, else `b`, without a branch: what the compiler turns into vector code for many lanes.
+#[inline(always)]
+fn choose(condition: bool, a: u32, b: u32) -> u32 {
+    let mask = u32::from(condition).wrapping_neg();
+    a & mask | b & !mask
+}
+
+/// The larger or smaller of two values, as `first` says that `a` is; `equal` when neither is. A NaN operand loses.
+#[inline(always)]
+fn extreme(a: f32, b: f32, first: bool, equal: u32) -> f32 {
+    let (x, y) = (a.to_bits(), b.to_bits());
+    let ordered = choose(a == b, equal, choose(first, x, y));
+    let number = choose(b.is_nan(), x, choose(a.is_nan(), y, ordered));
+    f32::from_bits(choose(a.is_nan() & b.is_nan(), CANONICAL_NAN, number))
+}
+
 /// PTX `max`: a NaN operand loses, and +0 is larger than -0.
 #[inline(always)]
 pub(super) fn max(a: f32, b: f32) -> f32 {
-    let ordered = if a > b {
-        a
-    } else if b > a {
-        b
-    } else {
-        f32::from_bits(a.to_bits() & b.to_bits())
-    };
-    let r = if a.is_nan() { b } else { ordered };
-    let r = if b.is_nan() { a } else { r };
-    if r.is_nan() {
-        f32::from_bits(CANONICAL_NAN)
-    } else {
-        r
-    }
+    extreme(a, b, a > b, a.to_bits() & b.to_bits())
 }
 
 /// PTX `min`: a NaN operand loses, and -0 is smaller than +0.
 #[inline(always)]
 pub(super) fn min(a: f32, b: f32) -> f32 {
-    let ordered = if a < b {
-        a
-    } else if b < a {
-        b
-    } else {
-        f32::from_bits(a.to_bits() | b.to_bits())
-    };
-    let r = if a.is_nan() { b } else { ordered };
-    let r = if b.is_nan() { a } else { r };
-    if r.is_nan() {
-        f32::from_bits(CANONICAL_NAN)
-    } else {
-        r
-    }
+    extreme(a, b, a < b, a.to_bits() | b.to_bits())
 }
 
 #[inline(always)]

@@ -1,6 +1,8 @@
 //! Loads and stores of 1 to 16 bytes a lane.
 
-use super::access::{Addresses, SPACE_BITS, Shape, addresses, count, prepare, resolve, space};
+use super::access::{
+    Addresses, SPACE_BITS, Shape, addresses, count, find_shared, prepare, resolve, space,
+};
 use super::op::{Op, handler, plain_handler};
 use super::warp::{Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
@@ -63,7 +65,11 @@ unsafe fn find<const SPACE: u32>(
     if SPACE == BY_INSTRUCTION {
         return prepare(warp, ip, slot, bytes, write);
     }
-    // SAFETY: the caller passes a valid instruction and its address operand.
+    if SPACE == space::SHARED {
+        // SAFETY: the caller passes a valid instruction and its address operand.
+        return unsafe { find_shared(warp, ip, &*ip, slot, bytes, write) };
+    }
+    // SAFETY: as above.
     let mut all = unsafe { addresses(warp, &*ip, slot) };
     let shape = resolve(warp, ip, &mut all, SPACE, bytes, write)?;
     Some((all, shape))

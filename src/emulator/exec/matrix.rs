@@ -11,7 +11,7 @@
 //! m16n8k8 is the same with only the first two A registers and the first B register. Products are summed in f32 in
 //! ascending k with one FMA each, starting from C: deterministic, and not what a tensor core's adder tree would give.
 
-use super::access::{addresses, resolve, space};
+use super::access::{Addresses, Shape, addresses, find_shared, resolve, space};
 use super::control::converged;
 use super::lane::{Bf16x2, F16x2, Lane};
 use super::op::{Op, handler};
@@ -31,15 +31,9 @@ impl<const N: usize, const TRANSPOSED: bool> Op for LoadMatrix<N, TRANSPOSED> {
             return warp.fail_divergent(ip, live);
         }
         // SAFETY: the operand after the destinations is the address.
-        let mut all = unsafe { addresses(warp, ins, ins.ops[N]) };
-        // Only the first 8 N lanes give addresses.
-        let first = all.0[0];
-        for lane in 8 * N..LANES {
-            all.0[lane] = first;
-        }
-        if resolve(warp, ip, &mut all, space::SHARED, 16, false).is_none() {
+        let Some((all, _)) = (unsafe { row_addresses::<N>(warp, ip, ins, ins.ops[N]) }) else {
             return std::ptr::null();
-        }
+        };
         warp.counters.shared_requests += 1;
         if warp.count_memory {
             let mask = warp.mask;
@@ -55,27 +49,75 @@ impl<const N: usize, const TRANSPOSED: bool> Op for LoadMatrix<N, TRANSPOSED> {
             }
         }
         for n in 0..N {
-            let mut value = [0u32; LANES];
-            if TRANSPOSED {
-                // Lane 4 g + t takes column g of rows 2 t and 2 t + 1.
-                for pair in 0..4 {
-                    for word in 0..4 {
-                        let (upper, lower) = (rows[n][2 * pair][word], rows[n][2 * pair + 1][word]);
-                        value[8 * word + pair] = (upper & 0xffff) | lower << 16;
-                        value[8 * word + 4 + pair] = upper >> 16 | (lower & 0xffff_0000);
-                    }
-                }
+            let rows = if TRANSPOSED {
+                transpose(rows[n])
             } else {
-                for row in 0..8 {
-                    for word in 0..4 {
-                        value[4 * row + word] = rows[n][row][word];
-                    }
-                }
-            }
+                rows[n]
+            };
+            // Lane 4 g + t takes words of row g in order.
+            let mut value = [0u32; LANES];
+            value.as_chunks_mut::<4>().0.copy_from_slice(&rows);
             // SAFETY: the first N operands are 32-bit destinations.
             unsafe { warp.write32(ins.ops[n], &value) };
         }
         ip.wrapping_add(1)
+    }
+}
+
+/// Checked addresses of the rows of N matrices, which the first 8 N lanes give.
+///
+/// # Safety
+/// `slot` is the address operand of `ins`, the instruction at `ip`.
+#[inline(always)]
+unsafe fn row_addresses<const N: usize>(
+    warp: &mut Warp,
+    ip: *const Ins,
+    ins: &Ins,
+    slot: u32,
+) -> Option<(Addresses, Shape)> {
+    if N == 4 {
+        // SAFETY: passed on to the caller.
+        return unsafe { find_shared(warp, ip, ins, slot, 16, false) };
+    }
+    // SAFETY: passed on to the caller.
+    let mut all = unsafe { addresses(warp, ins, slot) };
+    let first = all.0[0];
+    for lane in 8 * N..LANES {
+        all.0[lane] = first;
+    }
+    let shape = resolve(warp, ip, &mut all, space::SHARED, 16, false)?;
+    Some((all, shape))
+}
+
+/// The transpose of 8 by 8 16-bit elements: three perfect shuffles, each of which moves the index by one bit.
+#[inline(always)]
+fn transpose(mut rows: [[u32; 4]; 8]) -> [[u32; 4]; 8] {
+    for _ in 0..3 {
+        let mut next = [[0; 4]; 8];
+        for i in 0..4 {
+            [next[2 * i], next[2 * i + 1]] = interleave(rows[i], rows[i + 4]);
+        }
+        rows = next;
+    }
+    rows
+}
+
+/// The 16-bit elements of two rows in turn.
+#[inline(always)]
+fn interleave(a: [u32; 4], b: [u32; 4]) -> [[u32; 4]; 2] {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__m128i, _mm_unpackhi_epi16, _mm_unpacklo_epi16};
+        let (a, b): (__m128i, __m128i) = (bytemuck::cast(a), bytemuck::cast(b));
+        // SAFETY: SSE2 is part of x86-64.
+        let both = unsafe { [_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b)] };
+        bytemuck::cast(both)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let (a, b): ([u16; 8], [u16; 8]) = (bytemuck::cast(a), bytemuck::cast(b));
+        let both: [u16; 16] = std::array::from_fn(|i| if i % 2 == 0 { a[i / 2] } else { b[i / 2] });
+        bytemuck::cast(both)
     }
 }
 
@@ -198,122 +240,6 @@ fn multiply<const K: usize>(tiles: &mut Tiles<K>) {
     }
 }
 
-/// m16n8k16 with bf16 operands for AVX2: the same sums in the same order, laid out by shuffles instead of lane by lane.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn mma_bf16_avx2(warp: &mut Warp, ip: *const Ins) -> *const Ins {
-    use std::arch::x86_64::*;
-
-    #[repr(C, align(64))]
-    struct Operands {
-        a: [[f32; 16]; 16],
-        b: [__m256; 16],
-    }
-    // SAFETY: the run loop passes a valid instruction; this one has two entries.
-    let (ins, second) = unsafe { (&*ip, &*ip.add(1)) };
-    if !converged(warp) {
-        let live = warp.live;
-        return warp.fail_divergent(ip, live);
-    }
-    let op = |n: usize| if n < 8 { ins.ops[n] } else { second.ops[n - 8] };
-    let mut tiles = Operands {
-        a: [[0.0; 16]; 16],
-        b: [_mm256_setzero_ps(); 16],
-    };
-    for r in 0..4 {
-        let bits = warp.slot::<__m128i>(op(4 + r));
-        for g in 0..8 {
-            // Four words are eight neighbours of one row.
-            // SAFETY: the operand is a slot of 32 words.
-            let words = unsafe { _mm_load_si128(bits.add(g)) };
-            let row = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(words));
-            let target = &mut tiles.a[g + 8 * (r & 1)][8 * (r >> 1)];
-            // SAFETY: eight elements from column 0 or 8 of a row of sixteen.
-            unsafe { _mm256_storeu_si256((target as *mut f32).cast(), row) };
-        }
-    }
-    for r in 0..2 {
-        let bits = warp.slot::<__m128i>(op(8 + r));
-        // SAFETY: the operand is a slot of 32 words.
-        let pair = |g: usize| unsafe { _mm256_loadu2_m128i(bits.add(g + 4), bits.add(g)) };
-        let (w0, w1, w2, w3) = (pair(0), pair(1), pair(2), pair(3));
-        let (low01, low23) = (_mm256_unpacklo_epi32(w0, w1), _mm256_unpacklo_epi32(w2, w3));
-        let (high01, high23) = (_mm256_unpackhi_epi32(w0, w1), _mm256_unpackhi_epi32(w2, w3));
-        let columns = [
-            _mm256_unpacklo_epi64(low01, low23),
-            _mm256_unpackhi_epi64(low01, low23),
-            _mm256_unpacklo_epi64(high01, high23),
-            _mm256_unpackhi_epi64(high01, high23),
-        ];
-        for (t, column) in columns.into_iter().enumerate() {
-            let upper = _mm256_set1_epi32(0xffff_0000u32 as i32);
-            tiles.b[8 * r + 2 * t] = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(column));
-            tiles.b[8 * r + 2 * t + 1] = _mm256_castsi256_ps(_mm256_and_si256(column, upper));
-        }
-    }
-    for half in 0..2 {
-        let (even, odd) = (
-            warp.slot::<f32>(op(10 + 2 * half)),
-            warp.slot::<f32>(op(11 + 2 * half)),
-        );
-        let mut acc = [_mm256_setzero_ps(); 8];
-        for g in (0..8).step_by(2) {
-            // SAFETY: the operands are slots of 32 words.
-            let (e, o) = unsafe {
-                (
-                    _mm256_load_ps(even.add(4 * g)),
-                    _mm256_load_ps(odd.add(4 * g)),
-                )
-            };
-            let (low, high) = (_mm256_unpacklo_ps(e, o), _mm256_unpackhi_ps(e, o));
-            acc[g] = _mm256_permute2f128_ps::<0x20>(low, high);
-            acc[g + 1] = _mm256_permute2f128_ps::<0x31>(low, high);
-        }
-        for k in 0..16 {
-            let b = tiles.b[k];
-            for (g, acc) in acc.iter_mut().enumerate() {
-                let a = _mm256_broadcast_ss(&tiles.a[g + 8 * half][k]);
-                *acc = _mm256_fmadd_ps(a, b, *acc);
-            }
-        }
-        let (even, odd) = (
-            warp.slot::<f32>(op(2 * half)),
-            warp.slot::<f32>(op(2 * half + 1)),
-        );
-        let mut columns = [[0u32; LANES]; 2];
-        for g in (0..8).step_by(2) {
-            let low = _mm256_permute2f128_ps::<0x20>(acc[g], acc[g + 1]);
-            let high = _mm256_permute2f128_ps::<0x31>(acc[g], acc[g + 1]);
-            let (e, o) = (
-                _mm256_shuffle_ps::<0x88>(low, high),
-                _mm256_shuffle_ps::<0xdd>(low, high),
-            );
-            let (to_even, to_odd) = if warp.mask == u32::MAX {
-                (even.wrapping_add(4 * g), odd.wrapping_add(4 * g))
-            } else {
-                let [first, second] = &mut columns;
-                (
-                    first[4 * g..].as_mut_ptr().cast(),
-                    second[4 * g..].as_mut_ptr().cast(),
-                )
-            };
-            // SAFETY: the destinations are slots of 32 words, or the arrays that stand in for them.
-            unsafe { _mm256_storeu_ps(to_even, e) };
-            // SAFETY: as above.
-            unsafe { _mm256_storeu_ps(to_odd, o) };
-        }
-        if warp.mask != u32::MAX {
-            // SAFETY: the first four operands are 32-bit destinations.
-            unsafe { warp.write32(ins.ops[2 * half], &columns[0]) };
-            // SAFETY: as above.
-            unsafe { warp.write32(ins.ops[2 * half + 1], &columns[1]) };
-        }
-    }
-    warp.counters.mma_ops += 1;
-    warp.counters.mma_macs += 16 * 8 * 16;
-    ip.wrapping_add(2)
-}
-
 /// The handler of `ldmatrix` with `count` matrices.
 pub(crate) fn load_matrix(count: usize, transposed: bool) -> Option<Handler> {
     Some(match (count, transposed) {
@@ -330,8 +256,10 @@ pub(crate) fn load_matrix(count: usize, transposed: bool) -> Option<Handler> {
 /// The handler of `mma.sync` with f32 accumulators, and its A and B register counts.
 pub(crate) fn mma(shape: &str, ty: &str) -> Option<(Handler, usize, usize)> {
     #[cfg(target_arch = "x86_64")]
-    if (shape, ty) == ("m16n8k16", "bf16") && super::op::has_avx2() {
-        return Some((mma_bf16_avx2, 4, 2));
+    if (shape, ty) == ("m16n8k16", "bf16")
+        && let Some(handler) = super::mma_x86::handler()
+    {
+        return Some((handler, 4, 2));
     }
     Some(match (shape, ty) {
         ("m16n8k16", "bf16") => (handler::<Mma<Bf16x2, 16>>(), 4, 2),

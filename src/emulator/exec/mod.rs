@@ -18,6 +18,7 @@ mod counters;
 mod fault;
 pub(crate) mod float;
 pub(crate) mod float16;
+pub(crate) mod fused;
 mod heap;
 mod host_call;
 pub(crate) mod integer;
@@ -27,6 +28,8 @@ pub(crate) mod load_store;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 mod memory;
+#[cfg(target_arch = "x86_64")]
+mod mma_x86;
 pub(crate) mod op;
 pub(crate) mod ops_extra;
 mod output;

@@ -30,7 +30,7 @@ unsafe fn run_portable<O: Op>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     unsafe { O::run(warp, ip) }
 }
 
-/// Whether this CPU runs the AVX2 instantiation. `NEAP_EMULATOR_PORTABLE=1` in the environment says no, for tests.
+/// Whether this CPU runs the AVX2 instantiation. `NEAP_EMULATOR_PORTABLE=1` in the environment says no to any wide form, for tests.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx2() -> bool {
     static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -43,6 +43,20 @@ pub(crate) fn has_avx2() -> bool {
             && is_x86_feature_detected!("bmi2")
             && is_x86_feature_detected!("lzcnt")
             && is_x86_feature_detected!("popcnt")
+    })
+}
+
+/// Whether this CPU has AVX-512 as well, which only a few handlers use. `NEAP_EMULATOR_AVX512=0` in the environment says no, for
+/// tests.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx512() -> bool {
+    static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let forbidden = std::env::var_os("NEAP_EMULATOR_AVX512").is_some_and(|value| value == "0");
+        has_avx2()
+            && !forbidden
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512dq")
     })
 }
 

@@ -1,7 +1,7 @@
 //! Instructions by which the lanes of a warp exchange values: `shfl`, `vote`, `match`, `redux`, `activemask`.
 
 use super::op::{Op, conjure, handler, plain_handler};
-use super::warp::{Handler, Ins, LANES, Warp};
+use super::warp::{FULL, Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
 
 /// Whether the lanes named in the mask operand are exactly the ones here. Lanes that exited, or never existed, need not
@@ -176,7 +176,75 @@ impl Op for ActiveMask {
     }
 }
 
+/// `shfl.sync.bfly` (`INDEXED`: `idx`) with AVX2, for full warps that are one segment; others take the general way.
+///
+/// # Safety
+/// As for every handler; the CPU has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn shuffle_avx2<const INDEXED: bool>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+    use std::arch::x86_64::*;
+    // SAFETY: the run loop passes a valid instruction.
+    let ins = unsafe { &*ip };
+    // Loops, not closures: what `array::from_fn` calls is not compiled for AVX2.
+    let mut operands = [[_mm256_setzero_si256(); 4]; 4];
+    for (operand, &slot) in operands.iter_mut().zip(&ins.ops[2..6]) {
+        for (part, value) in operand.iter_mut().enumerate() {
+            // SAFETY: the operand is a slot of 32 words, which are aligned.
+            *value = unsafe { _mm256_load_si256(warp.slot::<__m256i>(slot).add(part)) };
+        }
+    }
+    let [source, from, segments, members] = operands;
+    let mut differ = _mm256_setzero_si256();
+    for part in 0..4 {
+        let segment = _mm256_xor_si256(segments[part], _mm256_set1_epi32(31));
+        let missing = _mm256_xor_si256(members[part], _mm256_set1_epi32(-1));
+        differ = _mm256_or_si256(differ, _mm256_or_si256(segment, missing));
+    }
+    if warp.mask != FULL || _mm256_testz_si256(differ, differ) == 0 {
+        // SAFETY: the same instruction.
+        return unsafe {
+            if INDEXED {
+                Shuffle::<3>::run(warp, ip)
+            } else {
+                Shuffle::<2>::run(warp, ip)
+            }
+        };
+    }
+    for part in 0..4 {
+        let mut from = from[part];
+        if !INDEXED {
+            let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let lanes = _mm256_add_epi32(lanes, _mm256_set1_epi32(8 * part as i32));
+            from = _mm256_xor_si256(from, lanes);
+        }
+        // Bits 3 and 4 of the index choose the part.
+        let bit3 = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(from));
+        let bit4 = _mm256_castsi256_ps(_mm256_slli_epi32::<27>(from));
+        let mut candidates = [_mm256_setzero_ps(); 4];
+        for (candidate, words) in candidates.iter_mut().zip(source) {
+            *candidate = _mm256_permutevar8x32_ps(_mm256_castsi256_ps(words), from);
+        }
+        let [a, b, c, d] = candidates;
+        let (low, high) = (_mm256_blendv_ps(a, b, bit3), _mm256_blendv_ps(c, d, bit3));
+        let value = _mm256_blendv_ps(low, high, bit4);
+        // SAFETY: `ops[0]` is a slot of 32 words, which are aligned.
+        unsafe { _mm256_store_ps(warp.slot::<f32>(ins.ops[0]).add(8 * part), value) };
+    }
+    // SAFETY: `ops[1]` is a predicate.
+    unsafe { warp.set_pred(ins.ops[1], FULL) };
+    ip.wrapping_add(1)
+}
+
 pub(crate) fn shuffle(mode: &str) -> Option<Handler> {
+    #[cfg(target_arch = "x86_64")]
+    if super::op::has_avx2() {
+        match mode {
+            "bfly" => return Some(shuffle_avx2::<false>),
+            "idx" => return Some(shuffle_avx2::<true>),
+            _ => {}
+        }
+    }
     Some(match mode {
         "up" => handler::<Shuffle<0>>(),
         "down" => handler::<Shuffle<1>>(),

@@ -108,6 +108,8 @@ pub(crate) struct Warp {
 
     pub shared: *mut u8,
     pub shared_bytes: u32,
+    /// The warp has accessed the block's shared memory since its last reset.
+    pub shared_touched: bool,
     /// Stack memory: lane `l` owns `[l * local_bytes, (l + 1) * local_bytes)`.
     pub local: *mut u8,
     pub local_bytes: u32,
@@ -350,14 +352,14 @@ impl Warp {
 #[inline(always)]
 pub(crate) unsafe fn blend32(slot: *mut [u32; LANES], value: &[u32; LANES], mask: u32) {
     // SAFETY: the caller lends the slot for this call.
-    let old = unsafe { &mut *slot };
+    let old = unsafe { slot.read() };
+    let mut new = [0; LANES];
     for lane in 0..LANES {
-        old[lane] = if mask >> lane & 1 != 0 {
-            value[lane]
-        } else {
-            old[lane]
-        };
+        let keep = (mask >> lane & 1).wrapping_sub(1);
+        new[lane] = value[lane] & !keep | old[lane] & keep;
     }
+    // SAFETY: as above.
+    unsafe { slot.write(new) };
 }
 
 /// Writes the lanes of `mask`.
@@ -367,14 +369,14 @@ pub(crate) unsafe fn blend32(slot: *mut [u32; LANES], value: &[u32; LANES], mask
 #[inline(always)]
 pub(crate) unsafe fn blend64(slot: *mut [u64; LANES], value: &[u64; LANES], mask: u32) {
     // SAFETY: the caller lends the slot for this call.
-    let old = unsafe { &mut *slot };
+    let old = unsafe { slot.read() };
+    let mut new = [0; LANES];
     for lane in 0..LANES {
-        old[lane] = if mask >> lane & 1 != 0 {
-            value[lane]
-        } else {
-            old[lane]
-        };
+        let keep = u64::from(mask >> lane & 1).wrapping_sub(1);
+        new[lane] = value[lane] & !keep | old[lane] & keep;
     }
+    // SAFETY: as above.
+    unsafe { slot.write(new) };
 }
 
 /// Runs `warp` from [`Warp::resume`] until it stops.

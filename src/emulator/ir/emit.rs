@@ -1,7 +1,7 @@
 //! The last step: instruction array, join points, constants.
 
 use super::cfg::Cfg;
-use super::{Constant, Flow, Inst, Register, alias, lower, slots};
+use super::{Constant, Flow, Inst, Register, alias, fuse, lower, slots};
 use crate::emulator::check::registers::{Background, CONSTANT, OperandTable, Operands};
 use crate::emulator::exec::control;
 use crate::emulator::exec::warp::{Ins, NO_GUARD, NO_JOIN};
@@ -28,6 +28,8 @@ pub(crate) struct Routine {
     pub constant_bytes: u32,
     /// Most 32-bit registers live at once, per thread.
     pub pressure: u32,
+    /// A path reads a register that nothing on it has written.
+    pub reads_unset: bool,
 }
 
 /// Allocates the registers of a lowered routine and appends its instructions, and their registers to `operands`.
@@ -44,7 +46,8 @@ pub(super) fn emit(
     } = lowered;
     let entry = instructions.len();
     let cfg = Cfg::new(&insts);
-    let dead = alias::propagate(&mut insts, &registers, &cfg);
+    let mut dead = alias::propagate(&mut insts, &registers, &cfg);
+    fuse::join(&mut insts, &mut dead, &registers, &cfg);
     let layout = slots::assign(&insts, &dead, &registers, &cfg);
 
     // Paths of a conditional branch meet at its block's immediate post-dominator.
@@ -166,6 +169,7 @@ pub(super) fn emit(
         register_bytes: layout.bytes,
         constant_bytes: layout.constant_bytes,
         pressure: layout.pressure,
+        reads_unset: layout.reads_unset,
     }
 }
 

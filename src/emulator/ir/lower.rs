@@ -1,5 +1,6 @@
 //! Statements to instructions: the dispatch on opcodes, and arithmetic.
 
+use super::fuse;
 use super::names::{class_of, select_arithmetic, special};
 use super::param_address;
 use super::symbols::{Frame, Symbols, function_address};
@@ -244,6 +245,7 @@ impl Lowering<'_> {
             carry: Carry::Nothing,
             background: Background::Nothing,
             listed: false,
+            fusible: None,
         });
         let last = self.insts.len() - 1;
         &mut self.insts[last]
@@ -410,6 +412,7 @@ impl Lowering<'_> {
         let modifiers = &rest[..rest.len().saturating_sub(1)];
         let unknown = || format!("the instruction `{}` is not implemented", s.opcode);
         let o = &s.operands[..];
+        let before = self.insts.len();
         match base {
             "bra" | "brx" | "trap" | "brkpt" => self.flow(s, base)?,
             "ret" | "exit" if o.is_empty() => self.leave(base)?,
@@ -594,6 +597,9 @@ impl Lowering<'_> {
                     select_arithmetic(base, modifiers, ty, o.len()).ok_or_else(unknown)?;
                 self.arithmetic(selected, o)?;
             }
+        }
+        if let [only] = &mut self.insts[before..] {
+            only.fusible = fuse::fusible(base, rest);
         }
         Ok(())
     }

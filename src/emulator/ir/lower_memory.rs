@@ -306,7 +306,7 @@ impl Lowering<'_> {
                 } else if let [size] = size {
                     srcs.push(self.source(size, RegClass::B32)?);
                 }
-                let inst = self.push(async_copy::issue(!size.is_empty()), vec![], srcs);
+                let inst = self.push(async_copy::issue(!size.is_empty(), bytes), vec![], srcs);
                 inst.imm = source.offset;
                 inst.ext = source.narrow | TWO_ENTRIES;
                 inst.second = Some((target.offset, target.narrow));

@@ -2,14 +2,16 @@
 //!
 //! 1. `lower` picks a handler for each statement and refuses what it does not know;
 //! 2. `alias` removes moves whose source can be read instead, and results nobody reads;
-//! 3. `cfg` finds basic blocks, dominators and the immediate post-dominators where divergent paths meet again;
-//! 4. `slots` packs the registers' live ranges into the warp's register file;
-//! 5. `emit` writes the instruction array;
-//! 6. `program` puts a kernel and the device functions it may call into one array.
+//! 3. `fuse` joins instructions that the interpreter runs as one;
+//! 4. `cfg` finds basic blocks, dominators and the immediate post-dominators where divergent paths meet again;
+//! 5. `slots` packs the registers' live ranges into the warp's register file;
+//! 6. `emit` writes the instruction array;
+//! 7. `program` puts a kernel and the device functions it may call into one array.
 
 mod alias;
 mod cfg;
 mod emit;
+mod fuse;
 mod lower;
 mod lower_atomic;
 mod lower_call;
@@ -180,6 +182,25 @@ pub(crate) enum Flow {
     Trap,
 }
 
+/// What an instruction computes, of those that `fuse` joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fusible {
+    /// A 64-bit sum.
+    Add,
+    /// A 32-bit value, zero-extended to 64 bits.
+    Widen,
+    /// A predicate: `a >= b` of 32-bit integers, after swapping them and before negating it.
+    AtLeast {
+        signed: bool,
+        swapped: bool,
+        negated: bool,
+    },
+    /// Both of two predicates.
+    And,
+    /// Either of two predicates.
+    Or,
+}
+
 /// An instruction over virtual registers.
 #[derive(Clone, Debug)]
 pub(crate) struct Inst {
@@ -210,4 +231,6 @@ pub(crate) struct Inst {
     pub background: Background,
     /// The operands do not fit the instruction: they go to a list whose number is the last of `ops`.
     pub listed: bool,
+    /// What it is to `fuse`.
+    pub fusible: Option<Fusible>,
 }

@@ -15,6 +15,8 @@ pub(crate) struct Layout {
     pub bytes: u32,
     /// Most 32-bit registers live at once, per thread.
     pub pressure: u32,
+    /// A path reads a register that nothing on it has written.
+    pub reads_unset: bool,
 }
 
 fn slot_bytes(class: RegClass) -> u32 {
@@ -36,7 +38,7 @@ fn pool_of(class: RegClass) -> usize {
 /// Assigns slots. Two registers may share one when their live ranges do not overlap; under divergence that is still right,
 /// because every write is masked: a path only overwrites the lanes it runs for.
 pub(crate) fn assign(insts: &[Inst], dead: &[bool], registers: &[Register], cfg: &Cfg) -> Layout {
-    let ranges = live_ranges(insts, dead, registers, cfg);
+    let (ranges, reads_unset) = live_ranges(insts, dead, registers, cfg);
     let mut offset = vec![u32::MAX; registers.len()];
     let mut bytes = 0;
     for (number, register) in registers.iter().enumerate() {
@@ -100,16 +102,18 @@ pub(crate) fn assign(insts: &[Inst], dead: &[bool], registers: &[Register], cfg:
         constant_bytes,
         bytes,
         pressure,
+        reads_unset,
     }
 }
 
-/// First and last position of every register that is used; instruction i reads at 2i and writes at 2i + 1.
+/// First and last position of every register that is used (instruction i reads at 2i and writes at 2i + 1), and whether one
+/// that is no constant is read before it is written.
 fn live_ranges(
     insts: &[Inst],
     dead: &[bool],
     registers: &[Register],
     cfg: &Cfg,
-) -> Vec<Option<(usize, usize)>> {
+) -> (Vec<Option<(usize, usize)>>, bool) {
     let words = registers.len().div_ceil(64);
     let n = cfg.blocks.len();
     let mut reads = vec![vec![0u64; words]; n];
@@ -163,6 +167,9 @@ fn live_ranges(
             }
         }
     }
+    let reads_unset = (0..registers.len() as u32).any(|register| {
+        has(&live_in[0], register) && registers[register as usize].constant.is_none()
+    });
     let mut ranges: Vec<Option<(usize, usize)>> = vec![None; registers.len()];
     let mut touch = |register: u32, at: usize| {
         let range = ranges[register as usize].get_or_insert((at, at));
@@ -201,5 +208,5 @@ fn live_ranges(
             }
         }
     }
-    ranges
+    (ranges, reads_unset)
 }
