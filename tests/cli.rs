@@ -252,6 +252,47 @@ fn help_and_version_go_to_standard_output() {
 }
 
 #[test]
+fn counters_of_kernels_opcodes_and_graphs_agree() {
+    let arguments = ["counters", "--prompt-tokens", "8", "--new-tokens", "3"];
+    let report = json(&[&arguments[..], &["--json"]].concat());
+    let kernels = report["kernels"].as_array().expect("kernels");
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let total = |counts: &Value| -> u64 {
+        let counts = counts.as_object().expect("counts by name");
+        counts.values().map(number).sum()
+    };
+    let mut launches = 0;
+    for kernel in kernels {
+        let counters = &kernel["counters"];
+        let instructions = number(&counters["warp_instructions"]);
+        assert_eq!(total(&kernel["opcodes"]), instructions, "{kernel}");
+        assert_eq!(total(&kernel["classes"]), instructions, "{kernel}");
+        let products = kernel["opcodes"].as_object().expect("counts by name");
+        let products = products
+            .iter()
+            .filter(|(opcode, _)| opcode.starts_with("mma."));
+        let products: u64 = products.map(|(_, count)| number(count)).sum();
+        assert_eq!(products, number(&counters["mma_ops"]), "{kernel}");
+        launches += number(&counters["launches"]);
+    }
+    let graphs = report["graphs"].as_array().expect("graphs");
+    let in_graphs: u64 = graphs
+        .iter()
+        .map(|graph| number(&graph["counters"]["launches"]))
+        .sum();
+    // Every step of the engine is a graph.
+    assert_eq!(in_graphs, launches);
+    let table = text(succeed(&arguments).stdout);
+    for heading in [
+        "model us",
+        "mma by shape",
+        "graphs, in order of instantiation",
+    ] {
+        assert!(table.contains(heading), "{table}");
+    }
+}
+
+#[test]
 fn plan_answers_from_a_config_alone() {
     let config = "tests/data/configs/gemma-3-27b-it.json";
     let arguments = [

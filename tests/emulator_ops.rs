@@ -4,6 +4,8 @@
 mod compiled;
 #[path = "emulator_ops/control.rs"]
 mod control;
+#[path = "emulator_ops/counted.rs"]
+mod counted;
 #[path = "emulator_ops/damaged.rs"]
 mod damaged;
 #[path = "emulator_ops/device_runtime.rs"]

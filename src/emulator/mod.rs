@@ -32,6 +32,7 @@ pub mod probes;
 pub mod ptx;
 
 mod driver;
+mod expectation;
 mod faults;
 mod mem;
 mod profile;
@@ -39,7 +40,8 @@ mod report;
 mod time_model;
 
 pub use check::{CheckKind, CheckOptions, CheckReport};
-pub use exec::Counters;
+pub use exec::{Counters, InstructionClass, OpcodeCounts};
+pub use expectation::{Expectation, Unexpected};
 pub use faults::{FaultPlan, FaultPlanError, LaunchFault};
 pub use profile::Profile;
 pub use report::{DeviceReport, LiveObjects};

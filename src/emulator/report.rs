@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::exec::Counters;
+use super::exec::{Counters, OpcodeCounts};
 
 /// Declares [`LiveObjects`] with one count a kind of object.
 macro_rules! live_objects {
@@ -105,6 +105,11 @@ pub struct DeviceReport {
     pub calls: BTreeMap<&'static str, u64>,
     /// Counters by kernel name.
     pub kernels: BTreeMap<String, Counters>,
+    /// Executions by kernel name and opcode, by warps; only with [`Profile::counters`](super::Profile), and not in checked
+    /// mode.
+    pub opcodes: BTreeMap<String, OpcodeCounts>,
+    /// Counters of all launches of each executable graph, in order of instantiation from 0.
+    pub graphs: BTreeMap<u64, Counters>,
     /// What the device would have been busy with, in microseconds. A *model* (bytes / bandwidth,
     /// multiply-adds / rate), never a measurement.
     pub modelled_busy_us: f64,

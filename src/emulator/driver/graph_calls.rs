@@ -49,10 +49,13 @@ impl State {
         self.room_for(charged_bytes, "the executable graph")?;
         let objects = self.graph(graph)?.objects.clone();
         let id = self.serial();
+        let number = self.graphs_made;
+        self.graphs_made += 1;
         self.execs.insert(
             id,
             GraphExec {
                 program: Arc::new(program),
+                number,
                 children,
                 shape,
                 charged_bytes,
@@ -109,7 +112,8 @@ pub(super) unsafe extern "C" fn graph_launch(exec: CUgraphExec, stream: CUstream
         let (owner, exec) = named(exec as u64, Kind::GraphExec, "executable graph")?;
         on_device("cuGraphLaunch", &device, |state| {
             same_device(owner.ordinal, device.ordinal)?;
-            let program = Arc::clone(&state.exec(exec)?.program);
+            let graph = state.exec(exec)?;
+            let (program, number) = (Arc::clone(&graph.program), graph.number);
             if let Some(launch) = program
                 .kernels()
                 .find(|launch| !state.modules.contains_key(&launch.module))
@@ -119,7 +123,14 @@ pub(super) unsafe extern "C" fn graph_launch(exec: CUgraphExec, stream: CUstream
                     format!("the module of kernel {} was unloaded", launch.code.name),
                 ));
             }
-            state.issue(stream, Work::Graph { program, start: 0 })
+            state.issue(
+                stream,
+                Work::Graph {
+                    program,
+                    start: 0,
+                    number,
+                },
+            )
         })
     })
 }

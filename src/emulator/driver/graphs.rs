@@ -84,6 +84,8 @@ impl Program {
 #[derive(Debug)]
 pub(super) struct GraphExec {
     pub(super) program: Arc<Program>,
+    /// Which graph of the device it is, in order of instantiation.
+    pub(super) number: u64,
     /// Nodes that stand for a child graph, and the nodes in it.
     pub(super) children: BTreeMap<u64, Vec<u64>>,
     /// Order of the nodes that it was made from, for updates.

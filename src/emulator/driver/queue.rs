@@ -342,9 +342,16 @@ impl State {
             Err(stop) => {
                 let work = match (stop, queued.work) {
                     (Stop::Hangs, _) => Work::Hang,
-                    (Stop::NotYetAt(start), Work::Graph { program, .. }) => {
-                        Work::Graph { program, start }
-                    }
+                    (
+                        Stop::NotYetAt(start),
+                        Work::Graph {
+                            program, number, ..
+                        },
+                    ) => Work::Graph {
+                        program,
+                        start,
+                        number,
+                    },
                     (_, work) => work,
                 };
                 if let Some(stream) = self.streams.get_mut(&id) {

@@ -28,11 +28,17 @@ impl State {
     pub(super) fn run_work(&mut self, work: &Work) -> Result<f64, Stop> {
         match work {
             Work::Kernel(launch) => self.run_kernel(launch),
-            Work::Graph { program, start } => {
+            Work::Graph {
+                program,
+                start,
+                number,
+            } => {
+                self.running_graph = Some(*number);
                 let outcome = match self.check.clone() {
                     Some(checker) => self.run_checked_program(&checker, program, *start),
                     None => self.run_program(program, *start),
                 };
+                self.running_graph = None;
                 outcome.map_err(|(item, stop)| match stop {
                     Stop::NotYet => Stop::NotYetAt(item),
                     stop => stop,
@@ -86,6 +92,7 @@ impl State {
             watchdog_branches: self.profile.watchdog_branches,
             poison: self.profile.poison,
             counters: self.profile.counters,
+            opcodes: self.profile.counters.then(|| self.opcodes.clone()),
             sm_count: self.profile.sm_count,
             heap,
             check: self.check.clone(),
@@ -105,6 +112,9 @@ impl State {
             self.touched.absorb(footprint);
         }
         let counters = result.map_err(|fault| Stop::Fault(code_of(&fault), fault.to_string()))?;
+        if let Some(graph) = self.running_graph {
+            *self.graph_counters.entry(graph).or_default() += counters;
+        }
         match self.kernels.get_mut(&launch.code.name) {
             Some(total) => *total += counters,
             None => {

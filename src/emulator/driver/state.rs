@@ -15,7 +15,9 @@ use super::host_functions::HostFunctions;
 use crate::driver::CuResult;
 use crate::emulator::check::Checker;
 use crate::emulator::check::streams::{Footprint, StreamOrder};
-use crate::emulator::exec::{Counters, DeviceHeap, GRID_WORKSPACE_BYTES, KernelCode, ModuleCode};
+use crate::emulator::exec::{
+    Counters, DeviceHeap, GRID_WORKSPACE_BYTES, KernelCode, ModuleCode, OpcodeTally,
+};
 use crate::emulator::faults::Faults;
 use crate::emulator::mem::{Block, Memory};
 use crate::emulator::{DeviceReport, LiveObjects, Profile};
@@ -107,6 +109,12 @@ pub(super) struct State {
     /// What cooperative launches take for the barrier of their grid: host memory that all devices may use.
     pub(super) grid_workspace: Option<Box<[u64; GRID_WORKSPACE_BYTES / 8]>>,
     pub(super) kernels: BTreeMap<String, Counters>,
+    pub(super) opcodes: OpcodeTally,
+    /// Counters of executable graphs by number, and the graph that runs.
+    pub(super) graph_counters: BTreeMap<u64, Counters>,
+    pub(super) running_graph: Option<u64>,
+    /// Graphs instantiated so far.
+    pub(super) graphs_made: u64,
     pub(super) busy_us: f64,
     calls: BTreeMap<&'static str, u64>,
     pub(super) faults: Faults,
@@ -159,6 +167,10 @@ impl State {
             heap: None,
             grid_workspace: None,
             kernels: BTreeMap::new(),
+            opcodes: OpcodeTally::default(),
+            graph_counters: BTreeMap::new(),
+            running_graph: None,
+            graphs_made: 0,
             busy_us: 0.0,
             calls: BTreeMap::new(),
             faults: Faults::default(),
@@ -345,6 +357,8 @@ impl State {
             leaked: self.leaked,
             calls: self.calls.clone(),
             kernels: self.kernels.clone(),
+            opcodes: self.opcodes.kernels(),
+            graphs: self.graph_counters.clone(),
             modelled_busy_us: self.busy_us,
             fault: self.fault(),
         }

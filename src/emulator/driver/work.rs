@@ -137,6 +137,8 @@ pub(super) enum Work {
     Graph {
         program: Arc<Program>,
         start: usize,
+        /// Which graph of the device it is, in order of instantiation.
+        number: u64,
     },
     /// A child graph, inside a graph.
     Child(u64),

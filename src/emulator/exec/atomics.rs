@@ -91,6 +91,13 @@ fn count(warp: &mut Warp, ins: &Ins, all: &Addresses, bytes: u64) {
     if warp.count_memory {
         super::traffic::observe(warp, all, ins.ext & SPACE_BITS, bytes, Access::Atomic);
     }
+    if warp.count_traffic {
+        let mut seen: Vec<u64> = lanes(warp.mask).map(|lane| all.0[lane]).collect();
+        let updates = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        warp.counters.atomic_conflicts += (updates - seen.len()) as u64;
+    }
     if ins.ext & SPACE_BITS == space::SHARED {
         warp.counters.shared_requests += 1;
     }

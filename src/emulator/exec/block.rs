@@ -7,7 +7,7 @@ use super::call::{Calls, Line};
 use super::counters::Counters;
 use super::fault::{Fault, FaultSite};
 use super::memory::DeviceMemory;
-use super::warp::{BarrierRequest, LANES, Scratch, Stop, Warp, run_fn};
+use super::warp::{BarrierRequest, LANES, Scratch, Stop, Warp, run_by_opcode, run_fn};
 use super::watch::Watch;
 use super::{ExecOptions, KernelCode, LaunchSpec};
 use crate::emulator::ir::{Constant, ConstantSlot, Special};
@@ -59,6 +59,8 @@ pub(super) struct BlockRunner<'a> {
     /// A queue a cluster, in memory that the warps point to.
     bulk: Vec<BulkQueue>,
     run: unsafe fn(&mut Warp),
+    /// Executions by instruction, if they are counted; the warps point to it.
+    executed: Vec<u64>,
     shared_bytes: usize,
     /// Register files of the warps, and the bytes from one to the next.
     registers: *mut u8,
@@ -114,6 +116,9 @@ impl<'a> BlockRunner<'a> {
                 launch.memory,
             )
         };
+        let by_opcode = launch.options.opcodes.is_some();
+        let counted = kernel.code.instructions.len() * usize::from(by_opcode);
+        let mut executed = vec![0; counted];
         let mut bulk: Vec<BulkQueue> = Vec::new();
         bulk.resize_with(together / ranks, BulkQueue::default);
         let queues = bulk.as_mut_ptr();
@@ -171,6 +176,7 @@ impl<'a> BlockRunner<'a> {
             frame: 0,
             top: kernel.code.frame_bytes,
             output: Vec::new(),
+            executed: executed.as_mut_ptr(),
         };
         let warps: Vec<Warp> = (0..warps).map(new_warp).collect();
         let (block_constants, fixed): (Vec<ConstantSlot>, Vec<ConstantSlot>) = kernel
@@ -193,7 +199,8 @@ impl<'a> BlockRunner<'a> {
             cluster,
             blocks: vec![[0; 3]; together],
             bulk,
-            run: run_fn(),
+            run: if by_opcode { run_by_opcode } else { run_fn() },
+            executed,
             shared_bytes,
             registers: base,
             register_stride: registers,
@@ -471,6 +478,13 @@ impl<'a> BlockRunner<'a> {
             self.warps[index].regs = kernel_registers;
         }
         self.warps[index].calls.templates = templates;
+    }
+
+    /// Hands over what has been counted by instruction, if it was wanted.
+    pub(super) fn tell_opcodes(&self) {
+        if let Some(opcodes) = &self.launch.options.opcodes {
+            opcodes.add(self.kernel, &self.executed);
+        }
     }
 
     /// Moves what the warps printed to the launch's output.

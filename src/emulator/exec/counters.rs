@@ -69,6 +69,9 @@ counters! {
     barriers,
     /// Atomic operations, once per lane.
     atomics,
+    /// Atomic operations whose address another lane of the warp updates as well, beyond the first (only with
+    /// `ExecOptions::counters`).
+    atomic_conflicts,
 }
 
 impl Add for Counters {

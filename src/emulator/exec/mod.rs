@@ -31,6 +31,7 @@ mod memory;
 #[cfg(target_arch = "x86_64")]
 mod mma_x86;
 pub(crate) mod op;
+mod opcodes;
 pub(crate) mod ops_extra;
 mod output;
 mod pool;
@@ -50,6 +51,7 @@ pub use counters::Counters;
 pub use fault::{Fault, FaultSite, Space};
 pub use heap::DeviceHeap;
 pub use memory::{AccessError, DeviceMemory, GranuleTable};
+pub use opcodes::{InstructionClass, OpcodeCounts, OpcodeTally};
 pub use output::Output;
 pub use tensor_map::TensorMap;
 
@@ -276,6 +278,8 @@ pub struct ExecOptions {
     pub poison: bool,
     /// Also count sectors, unique bytes and shared-memory wavefronts.
     pub counters: bool,
+    /// Also count executions by opcode, outside of checked mode.
+    pub opcodes: Option<OpcodeTally>,
     /// Bytes of stack per thread for calls whose depth is not known when a kernel is loaded (`CU_LIMIT_STACK_SIZE`).
     pub stack_bytes: u32,
     /// Where `printf` of kernels goes when the launch has ended.
@@ -295,6 +299,7 @@ impl Default for ExecOptions {
             watchdog_branches: 1 << 32,
             poison: true,
             counters: false,
+            opcodes: None,
             stack_bytes: 16 << 10,
             output: Output::Stdout,
             sm_count: 132,
@@ -474,6 +479,7 @@ fn run_parallel(launch: &Launch<'_>) -> Result<Counters, Fault> {
                 }
                 block = next.fetch_add(1, Ordering::Relaxed);
             }
+            runner.tell_opcodes();
             runner.take_output(&printed);
         });
         let mut total = total

@@ -153,6 +153,8 @@ pub(crate) struct Warp {
     pub top: u32,
     /// What `printf` has printed.
     pub output: Vec<u8>,
+    /// Executions by instruction, if they are counted.
+    pub executed: *mut u64,
 
     /// Index among the warps of the cluster.
     pub position: u32,
@@ -384,12 +386,13 @@ pub(crate) unsafe fn blend64(slot: *mut [u64; LANES], value: &[u64; LANES], mask
 /// # Safety
 /// `warp.code` is a kernel's instruction array and the warp's memory pointers and register file fit that kernel.
 #[inline(always)]
-unsafe fn run_loop(warp: &mut Warp) {
+unsafe fn run_loop<const BY_OPCODE: bool>(warp: &mut Warp) {
     let mut ip = warp.resume;
     warp.stop = Stop::Ready;
     while !ip.is_null() {
         // SAFETY: handlers return pointers into the instruction array, or null.
         let ins = unsafe { &*ip };
+        let (pc, before) = (warp.pc(ip), warp.counters.warp_instructions);
         warp.counters.warp_instructions += 1;
         if ins.guard == NO_GUARD {
             warp.counters.active_lanes += u64::from(warp.mask.count_ones());
@@ -402,13 +405,19 @@ unsafe fn run_loop(warp: &mut Warp) {
             if mask == 0 {
                 // SAFETY: guarded instructions are never the last one.
                 ip = unsafe { ip.add(ins.width()) };
-                continue;
+            } else {
+                warp.counters.active_lanes += u64::from(mask.count_ones());
+                warp.mask = mask;
+                // SAFETY: as above.
+                ip = unsafe { (ins.handler)(warp, ip) };
+                warp.mask = warp.active;
             }
-            warp.counters.active_lanes += u64::from(mask.count_ones());
-            warp.mask = mask;
-            // SAFETY: as above.
-            ip = unsafe { (ins.handler)(warp, ip) };
-            warp.mask = warp.active;
+        }
+        if BY_OPCODE {
+            // Joins take their count back, and joined instructions count for several.
+            let times = warp.counters.warp_instructions - before;
+            // SAFETY: the runner gave a count for each instruction, and uses them only while no warp runs.
+            unsafe { *warp.executed.wrapping_add(pc as usize) += times };
         }
     }
 }
@@ -425,12 +434,21 @@ impl Ins {
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn run_avx2(warp: &mut Warp) {
     // SAFETY: passed on to the caller.
-    unsafe { run_loop(warp) }
+    unsafe { run_loop::<false>(warp) }
+}
+
+/// The run loop that also counts into [`Warp::executed`].
+///
+/// # Safety
+/// As for the other, and there is a count for each instruction.
+pub(super) unsafe fn run_by_opcode(warp: &mut Warp) {
+    // SAFETY: passed on to the caller.
+    unsafe { run_loop::<true>(warp) }
 }
 
 unsafe fn run_portable(warp: &mut Warp) {
     // SAFETY: passed on to the caller.
-    unsafe { run_loop(warp) }
+    unsafe { run_loop::<false>(warp) }
 }
 
 /// The run loop for this CPU.
