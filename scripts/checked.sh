@@ -46,7 +46,7 @@ skips=(
     two_processes::another_process_reads_and_writes_the_same_memory
     threads::what_waits_for_a_stream_waits_for_its_host_functions
     # Runs the suite again in another process, the tests above included.
-    load::cpus_without_avx2_compute_the_same
+    load::cpus_without_avx
 )
 
 seeds=("${@:-1 2 3}")

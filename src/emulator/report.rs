@@ -105,8 +105,7 @@ pub struct DeviceReport {
     pub calls: BTreeMap<&'static str, u64>,
     /// Counters by kernel name.
     pub kernels: BTreeMap<String, Counters>,
-    /// Executions by kernel name and opcode, by warps; only with [`Profile::counters`](super::Profile), and not in checked
-    /// mode.
+    /// Executions by kernel name and opcode, by warps; only with [`Profile::counters`](super::Profile).
     pub opcodes: BTreeMap<String, OpcodeCounts>,
     /// Counters of all launches of each executable graph, in order of instantiation from 0.
     pub graphs: BTreeMap<u64, Counters>,

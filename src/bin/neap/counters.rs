@@ -48,13 +48,11 @@ pub fn run(args: &CountersArgs) -> Result<(), CommandError> {
         let kernels: Vec<_> = rows
             .iter()
             .map(|(name, counters)| {
-                // The checked mode counts no opcodes.
-                let opcodes = opcodes.get(name).cloned().unwrap_or_default();
                 json!({
                     "kernel": name,
                     "counters": counters,
-                    "classes": classes(&opcodes),
-                    "opcodes": opcodes,
+                    "classes": classes(&opcodes[name]),
+                    "opcodes": opcodes[name],
                     "model": ModelTime::new(&profile, counters, true),
                 })
             })

@@ -176,7 +176,11 @@ impl<'a> BlockRunner<'a> {
             frame: 0,
             top: kernel.code.frame_bytes,
             output: Vec::new(),
-            executed: executed.as_mut_ptr(),
+            executed: if by_opcode {
+                executed.as_mut_ptr()
+            } else {
+                std::ptr::null_mut()
+            },
         };
         let warps: Vec<Warp> = (0..warps).map(new_warp).collect();
         let (block_constants, fixed): (Vec<ConstantSlot>, Vec<ConstantSlot>) = kernel

@@ -47,6 +47,7 @@ pub(super) fn run(
                 }
             }
         }
+        runner.tell_opcodes();
         runner.take_output(&printed);
     }
     launch.options.output.write(&printed);
@@ -104,6 +105,7 @@ pub(super) unsafe fn run_warp(warp: &mut Warp) {
             warp.resume = ip;
             return;
         }
+        let before = warp.counters.warp_instructions;
         warp.counters.warp_instructions += 1;
         let mask = if ins.guard == NO_GUARD {
             warp.mask
@@ -117,14 +119,15 @@ pub(super) unsafe fn run_warp(warp: &mut Warp) {
         unsafe { &mut *watch }.execute(index, pc, mask, active);
         if mask == 0 {
             ip = ip.wrapping_add(ins.width());
-            continue;
+        } else {
+            warp.counters.active_lanes += u64::from(mask.count_ones());
+            warp.mask = mask;
+            // SAFETY: the loader made this instruction for the handler and this register file.
+            ip = unsafe { (ins.handler)(warp, ip) };
+            if ins.guard != NO_GUARD {
+                warp.mask = warp.active;
+            }
         }
-        warp.counters.active_lanes += u64::from(mask.count_ones());
-        warp.mask = mask;
-        // SAFETY: the loader made this instruction for the handler and this register file.
-        ip = unsafe { (ins.handler)(warp, ip) };
-        if ins.guard != NO_GUARD {
-            warp.mask = warp.active;
-        }
+        warp.count_executed(pc, before);
     }
 }

@@ -278,7 +278,7 @@ pub struct ExecOptions {
     pub poison: bool,
     /// Also count sectors, unique bytes and shared-memory wavefronts.
     pub counters: bool,
-    /// Also count executions by opcode, outside of checked mode.
+    /// Also count executions by opcode.
     pub opcodes: Option<OpcodeTally>,
     /// Bytes of stack per thread for calls whose depth is not known when a kernel is loaded (`CU_LIMIT_STACK_SIZE`).
     pub stack_bytes: u32,

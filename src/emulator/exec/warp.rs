@@ -153,7 +153,7 @@ pub(crate) struct Warp {
     pub top: u32,
     /// What `printf` has printed.
     pub output: Vec<u8>,
-    /// Executions by instruction, if they are counted.
+    /// Executions by instruction, if they are counted; else null.
     pub executed: *mut u64,
 
     /// Index among the warps of the cluster.
@@ -298,6 +298,17 @@ impl Warp {
         self.fail(ins, lane, |site| Fault::Divergence { site, message })
     }
 
+    /// Counts the instruction with index `pc`, before which `before` instructions had been counted: places where paths meet
+    /// take their count back, and joined instructions count for several.
+    #[inline(always)]
+    pub(super) fn count_executed(&mut self, pc: u32, before: u64) {
+        if !self.executed.is_null() {
+            let times = self.counters.warp_instructions - before;
+            // SAFETY: the runner gave a count for each instruction, and uses them only while no warp runs.
+            unsafe { *self.executed.wrapping_add(pc as usize) += times };
+        }
+    }
+
     /// Lanes that have neither exited nor returned from the function that runs.
     #[inline(always)]
     pub(crate) fn present(&self) -> u32 {
@@ -414,10 +425,7 @@ unsafe fn run_loop<const BY_OPCODE: bool>(warp: &mut Warp) {
             }
         }
         if BY_OPCODE {
-            // Joins take their count back, and joined instructions count for several.
-            let times = warp.counters.warp_instructions - before;
-            // SAFETY: the runner gave a count for each instruction, and uses them only while no warp runs.
-            unsafe { *warp.executed.wrapping_add(pc as usize) += times };
+            warp.count_executed(pc, before);
         }
     }
 }
