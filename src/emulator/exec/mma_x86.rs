@@ -16,9 +16,9 @@ const EXPONENT: i32 = 0x7f80_0000;
 /// The upper half of a pair.
 const UPPER: i32 = 0xffff_0000_u32 as i32;
 const NEGATIVE_ZERO: i32 = i32::MIN;
-/// Classes of `vfpclassps`: quiet NaN, both infinities, signalling NaN.
-const INFINITE_OR_NAN: i32 = 0x99;
-/// Quiet NaN, -0, signalling NaN.
+/// The exponent of a bf16.
+const EXPONENT_16: i16 = 0x7f80;
+/// Classes of `vfpclassps`: quiet NaN, -0, signalling NaN.
 const NEGATIVE_ZERO_OR_NAN: i32 = 0x85;
 
 /// The handler for this CPU, if it has one of its own. `ops`, over two entries: 4 d, 4 a, 2 b, 4 c.
@@ -116,8 +116,8 @@ unsafe fn accumulate<const N: usize>(
 /// With AVX-512: lanes stay where they are, A is broadcast within the quads that share a row, B across the quads.
 ///
 /// # Safety
-/// As for every handler; the CPU has AVX-512F and AVX-512DQ.
-#[target_feature(enable = "avx512f,avx512dq")]
+/// As for every handler; the CPU has AVX-512F, BW and DQ.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 unsafe fn avx512(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     if !converged(warp) {
         let live = warp.live;
@@ -130,32 +130,29 @@ unsafe fn avx512(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     for r in 0..2 {
         // SAFETY: the loader made this instruction of two entries, whose operands are slots of 32 words.
         let [first, second] = unsafe { words(warp, operand(ip, 8 + r)) };
+        for pairs in [first, second] {
+            let exponents = _mm512_and_si512(pairs, _mm512_set1_epi16(EXPONENT_16));
+            special |= _mm512_cmpeq_epi16_mask(exponents, _mm512_set1_epi16(EXPONENT_16));
+        }
         for odd_column in 0..2 {
             let order = _mm512_add_epi32(even, _mm512_set1_epi32(4 * odd_column as i32));
             let pairs = _mm512_permutex2var_epi32(first, order, second);
             let upper = _mm512_and_si512(pairs, _mm512_set1_epi32(UPPER));
             let values = [_mm512_slli_epi32::<16>(pairs), upper];
             for (odd_k, value) in values.into_iter().enumerate() {
-                let value = _mm512_castsi512_ps(value);
-                special |= _mm512_fpclass_ps_mask::<INFINITE_OR_NAN>(value);
                 let row = &mut columns.0[r][odd_column][odd_k];
                 // SAFETY: the row is as long and as aligned as the vector.
-                unsafe { _mm512_store_ps(row.as_mut_ptr(), value) };
+                unsafe { _mm512_store_ps(row.as_mut_ptr(), _mm512_castsi512_ps(value)) };
             }
         }
     }
     let mut acc = [[[_mm512_setzero_ps(); 2]; 2]; 2];
     let mut idle = [false; 2];
     for half in 0..2 {
-        let mut special = special;
         for odd in 0..2 {
             // SAFETY: as above.
             let c = unsafe { words(warp, operand(ip, 10 + 2 * half + odd)) };
-            for part in 0..2 {
-                let value = _mm512_castsi512_ps(c[part]);
-                acc[half][odd][part] = value;
-                special |= _mm512_fpclass_ps_mask::<NEGATIVE_ZERO_OR_NAN>(value);
-            }
+            acc[half][odd] = [_mm512_castsi512_ps(c[0]), _mm512_castsi512_ps(c[1])];
         }
         // SAFETY: as above.
         let (a, b) = unsafe {
@@ -165,8 +162,13 @@ unsafe fn avx512(warp: &mut Warp, ip: *const Ins) -> *const Ins {
             )
         };
         let any = _mm512_or_si512(_mm512_or_si512(a[0], a[1]), _mm512_or_si512(b[0], b[1]));
-        let zero = _mm512_test_epi32_mask(any, _mm512_set1_epi32(MAGNITUDES)) == 0;
-        idle[half] = zero && special == 0;
+        if _mm512_test_epi32_mask(any, _mm512_set1_epi32(MAGNITUDES)) == 0 && special == 0 {
+            let mut odd_ones = 0;
+            for c in acc[half].iter().flatten() {
+                odd_ones |= _mm512_fpclass_ps_mask::<NEGATIVE_ZERO_OR_NAN>(*c);
+            }
+            idle[half] = odd_ones == 0;
+        }
     }
     match idle {
         // SAFETY: the operands are slots of 32 words.

@@ -56,6 +56,7 @@ pub(crate) fn has_avx512() -> bool {
         has_avx2()
             && !forbidden
             && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
     })
 }
