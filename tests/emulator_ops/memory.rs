@@ -427,6 +427,19 @@ fn poison_shows_what_was_never_written() {
     .expect("it runs");
     assert_eq!(memory.get::<u32>(out, 2), [u32::MAX, u32::MAX]);
     assert!(memory.get::<f32>(out, 2).iter().all(|v| v.is_nan()));
+    // Nor does a block see what the one before it wrote through a generic address that names the block's rank.
+    let body = "ld.param.u64 %rd1, [p0]; mov.u32 %r1, dyn; mov.u32 %r3, %ctaid.x; setp.eq.u32 %p1, %r3, 1; @%p1 bra READ;
+        cvta.shared.u64 %rd2, 0; cvt.u64.u32 %rd3, %r1; add.u64 %rd2, %rd2, %rd3; mapa.u64 %rd4, %rd2, 0; st.u32 [%rd4], 7; ret;
+        READ: ld.shared.u32 %r2, [%r1]; st.global.u32 [%rd1], %r2;";
+    let mut how = Launch {
+        params: &[out],
+        grid: [2, 1, 1],
+        shared: 64,
+        ..Launch::default()
+    };
+    how.options.threads = 1;
+    run_body(&mut memory, body, &how).expect("it runs");
+    assert_eq!(memory.get::<u32>(out, 1), [u32::MAX]);
 }
 
 #[test]

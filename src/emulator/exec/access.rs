@@ -53,6 +53,19 @@ pub(crate) enum Shape {
     Scattered,
 }
 
+impl Shape {
+    #[inline(always)]
+    fn of(uniform: bool, contiguous: bool) -> Shape {
+        if uniform {
+            Shape::Uniform
+        } else if contiguous {
+            Shape::Contiguous
+        } else {
+            Shape::Scattered
+        }
+    }
+}
+
 /// The addresses that operand `slot` plus the instruction's immediate name. Lanes outside of the mask repeat the first
 /// active lane's, so that they may be read along.
 #[inline(always)]
@@ -117,13 +130,7 @@ pub(crate) fn resolve(
     if !ok {
         return resolve_slowly(warp, ip, all, space, bytes, write);
     }
-    Some(if differ == 0 {
-        Shape::Uniform
-    } else if stray == 0 && warp.mask == FULL {
-        Shape::Contiguous
-    } else {
-        Shape::Scattered
-    })
+    Some(Shape::of(differ == 0, stray == 0 && warp.mask == FULL))
 }
 
 /// [`addresses`] and [`resolve`] in shared memory.
@@ -155,14 +162,7 @@ pub(crate) unsafe fn find_shared(
         }
         if any & (bytes as u32 - 1) == 0 && u64::from(highest) + bytes <= warp.shared_bytes.into() {
             warp.shared_touched = true;
-            let shape = if differ == 0 {
-                Shape::Uniform
-            } else if stray == 0 {
-                Shape::Contiguous
-            } else {
-                Shape::Scattered
-            };
-            return Some((all, shape));
+            return Some((all, Shape::of(differ == 0, stray == 0)));
         }
     }
     // SAFETY: passed on to the caller.
@@ -261,6 +261,8 @@ fn resolve_slowly(
                 address &= u64::MAX >> 4;
             }
         }
+        // Of this block's shared memory or, named with a rank, of any block's of the cluster.
+        warp.shared_touched |= space == space::SHARED;
         let (limit, base, named) = match space {
             // An address in another block of the cluster.
             space::SHARED if (1 << RANK_SHIFT..1 << 32).contains(&address) => {
@@ -274,10 +276,7 @@ fn resolve_slowly(
                 let base = warp.cluster_shared as u64 + rank * u64::from(warp.cluster_stride);
                 (limit, base, Space::Shared)
             }
-            space::SHARED => {
-                warp.shared_touched = true;
-                (warp.shared_bytes, warp.shared as u64, Space::Shared)
-            }
+            space::SHARED => (warp.shared_bytes, warp.shared as u64, Space::Shared),
             space::LOCAL => (
                 warp.local_bytes,
                 warp.local as u64 + lane as u64 * u64::from(warp.local_bytes),
