@@ -119,6 +119,7 @@ fn classes(opcodes: &OpcodeCounts) -> BTreeMap<InstructionClass, u64> {
 fn class_table(kernels: &BTreeMap<String, OpcodeCounts>) -> String {
     let columns = [
         ("float", InstructionClass::Float),
+        ("double", InstructionClass::Double),
         ("special", InstructionClass::Special),
         ("integer", InstructionClass::Integer),
         ("convert", InstructionClass::Conversion),

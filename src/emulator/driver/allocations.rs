@@ -96,16 +96,8 @@ impl State {
         }
     }
 
-    /// An allocation that the program sees; gives its address.
-    pub(super) fn new_allocation(&mut self, bytes: u64, origin: Origin) -> Result<u64, Failure> {
-        if bytes == 0 {
-            return Err(Failure::invalid("0 bytes cannot be allocated"));
-        }
-        let block = if origin == Origin::Managed {
-            self.allocate_managed(bytes)?
-        } else {
-            self.allocate(bytes, "the allocation")?
-        };
+    /// Lets the program see `bytes` of a block as an allocation.
+    pub(super) fn enter_allocation(&mut self, block: Block, bytes: u64, origin: Origin) {
         let serial = self.serial();
         self.device_allocations.insert(
             block.address,
@@ -117,6 +109,19 @@ impl State {
                 sync_copies: false,
             },
         );
+    }
+
+    /// An allocation that the program sees; gives its address.
+    pub(super) fn new_allocation(&mut self, bytes: u64, origin: Origin) -> Result<u64, Failure> {
+        if bytes == 0 {
+            return Err(Failure::invalid("0 bytes cannot be allocated"));
+        }
+        let block = if origin == Origin::Managed {
+            self.allocate_managed(bytes)?
+        } else {
+            self.allocate(bytes, "the allocation")?
+        };
+        self.enter_allocation(block, bytes, origin);
         self.check_tail(block.address, bytes, block.bytes);
         if let Origin::Pool(pool) = origin
             && let Some(pool) = self.pools.get_mut(&pool)

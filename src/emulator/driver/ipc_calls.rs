@@ -168,21 +168,12 @@ impl State {
         let block = self
             .memory()?
             .map_file(id, file, shared.offset, shared.mapped_bytes)?;
-        let serial = self.serial();
-        self.device_allocations.insert(
-            block.address,
-            Allocation {
-                serial,
-                block,
-                bytes: shared.bytes,
-                origin: Origin::Ipc {
-                    process: shared.process,
-                    serial: shared.serial,
-                    opened: 1,
-                },
-                sync_copies: false,
-            },
-        );
+        let origin = Origin::Ipc {
+            process: shared.process,
+            serial: shared.serial,
+            opened: 1,
+        };
+        self.enter_allocation(block, shared.bytes, origin);
         // The other process writes it unseen.
         self.check_defined(block.address, block.bytes);
         self.note_peak();

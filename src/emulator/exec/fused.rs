@@ -1,7 +1,7 @@
 //! Instructions that stand for several of the program, as [`ir::fuse`](crate::emulator::ir) joins them. Each counts as many as
 //! it stands for.
 
-use super::op::{CHUNK, Op, chunk, handler, out, set_chunk, settle};
+use super::op::{CHUNK, Op, chunk, handler, lanes_where, out, set_chunk, settle};
 use super::warp::{Handler, Ins, LANES, Warp};
 
 /// `imm`: instructions of the program that this one stands for, beyond one.
@@ -73,24 +73,6 @@ impl Op for Both {
         count(warp, ins.imm as u64);
         // Signed order is unsigned order with the sign bit turned around.
         let bias = if ins.ext & SIGNED != 0 { 1 << 31 } else { 0 };
-        let mut holds = [0u32; 2];
-        for (test, holds) in holds.iter_mut().enumerate() {
-            let (a, b) = (
-                warp.slot(ins.ops[1 + 2 * test]),
-                warp.slot(ins.ops[2 + 2 * test]),
-            );
-            let mut bits = [0u32; CHUNK];
-            for index in 0..LANES / CHUNK {
-                // SAFETY: the operands are slots of 32 lanes.
-                let (x, y): ([u32; CHUNK], [u32; CHUNK]) =
-                    unsafe { (chunk(a, index), chunk(b, index)) };
-                for i in 0..CHUNK {
-                    let bit = 1u32 << (index * CHUNK + i);
-                    bits[i] |= if x[i] ^ bias >= y[i] ^ bias { bit } else { 0 };
-                }
-            }
-            *holds = bits.iter().fold(0, |all, bit| all | bit);
-        }
         let turn = |value: u32, n: usize| {
             if ins.ext & NEGATE[n] != 0 {
                 !value
@@ -98,7 +80,17 @@ impl Op for Both {
                 value
             }
         };
-        let result = turn(turn(holds[0], 0) & turn(holds[1], 1), 2);
+        let mut result = u32::MAX;
+        for test in 0..2 {
+            let (a, b) = (
+                warp.slot::<u32>(ins.ops[1 + 2 * test]),
+                warp.slot::<u32>(ins.ops[2 + 2 * test]),
+            );
+            // SAFETY: the operands are slots of 32 lanes.
+            let holds = unsafe { lanes_where(a, b, |x, y| x ^ bias >= y ^ bias) };
+            result &= turn(holds, test);
+        }
+        let result = turn(result, 2);
         // SAFETY: `ops[0]` is a predicate.
         unsafe { warp.set_pred(ins.ops[0], result) };
         ip.wrapping_add(1)

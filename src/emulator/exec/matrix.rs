@@ -11,7 +11,7 @@
 //! m16n8k8 is the same with only the first two A registers and the first B register. Products are summed in f32 in
 //! ascending k with one FMA each, starting from C: deterministic, and not what a tensor core's adder tree would give.
 
-use super::access::{Addresses, Shape, addresses, find_shared, resolve, space};
+use super::access::{Addresses, addresses, find_shared, resolve, space};
 use super::control::converged;
 use super::lane::{Bf16x2, F16x2, Lane};
 use super::op::{Op, handler};
@@ -31,7 +31,7 @@ impl<const N: usize, const TRANSPOSED: bool> Op for LoadMatrix<N, TRANSPOSED> {
             return warp.fail_divergent(ip, live);
         }
         // SAFETY: the operand after the destinations is the address.
-        let Some((all, _)) = (unsafe { row_addresses::<N>(warp, ip, ins, ins.ops[N]) }) else {
+        let Some(all) = (unsafe { row_addresses::<N>(warp, ip, ins, ins.ops[N]) }) else {
             return std::ptr::null();
         };
         warp.counters.shared_requests += 1;
@@ -74,10 +74,11 @@ unsafe fn row_addresses<const N: usize>(
     ip: *const Ins,
     ins: &Ins,
     slot: u32,
-) -> Option<(Addresses, Shape)> {
+) -> Option<Addresses> {
     if N == 4 {
         // SAFETY: passed on to the caller.
-        return unsafe { find_shared(warp, ip, ins, slot, 16, false) };
+        let (all, _) = unsafe { find_shared(warp, ip, ins, slot, 16, false) }?;
+        return Some(all);
     }
     // SAFETY: passed on to the caller.
     let mut all = unsafe { addresses(warp, ins, slot) };
@@ -85,8 +86,8 @@ unsafe fn row_addresses<const N: usize>(
     for lane in 8 * N..LANES {
         all.0[lane] = first;
     }
-    let shape = resolve(warp, ip, &mut all, space::SHARED, 16, false)?;
-    Some((all, shape))
+    resolve(warp, ip, &mut all, space::SHARED, 16, false)?;
+    Some(all)
 }
 
 /// The transpose of 8 by 8 16-bit elements: three perfect shuffles, each of which moves the index by one bit.

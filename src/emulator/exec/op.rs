@@ -250,6 +250,29 @@ impl<A: Lane, B: Lane, C: Lane, D: Lane, F: Fn(A, B, C) -> D + Copy> Op for Tern
     }
 }
 
+/// The lanes for which `f` holds.
+///
+/// # Safety
+/// `a` and `b` are slots of 32 lanes.
+#[inline(always)]
+pub(crate) unsafe fn lanes_where<T: Copy>(
+    a: *const T,
+    b: *const T,
+    f: impl Fn(T, T) -> bool,
+) -> u32 {
+    // Lane bits are gathered side by side and only folded at the end, which vectorises.
+    let mut bits = [0u32; CHUNK];
+    for index in 0..LANES / CHUNK {
+        // SAFETY: passed on to the caller.
+        let (x, y) = unsafe { (chunk(a, index), chunk(b, index)) };
+        for i in 0..CHUNK {
+            let bit = 1u32 << (index * CHUNK + i);
+            bits[i] |= if f(x[i], y[i]) { bit } else { 0 };
+        }
+    }
+    bits.iter().fold(0, |all, bit| all | bit)
+}
+
 struct Compare<A, F>(PhantomData<(A, F)>);
 impl<A: Lane, F: Fn(A, A) -> bool + Copy> Op for Compare<A, F> {
     #[inline(always)]
@@ -259,21 +282,8 @@ impl<A: Lane, F: Fn(A, A) -> bool + Copy> Op for Compare<A, F> {
         let f = conjure::<F>();
         let a = warp.slot::<A::Bits>(ins.ops[1]);
         let b = warp.slot::<A::Bits>(ins.ops[2]);
-        // Lane bits are gathered side by side and only folded at the end, which vectorises.
-        let mut bits = [0u32; CHUNK];
-        for index in 0..LANES / CHUNK {
-            // SAFETY: the operands are slots of 32 lanes.
-            let (x, y) = unsafe { (chunk(a, index), chunk(b, index)) };
-            for i in 0..CHUNK {
-                let bit = 1u32 << (index * CHUNK + i);
-                bits[i] |= if f(A::get(x[i]), A::get(y[i])) {
-                    bit
-                } else {
-                    0
-                };
-            }
-        }
-        let result = bits.iter().fold(0, |all, bit| all | bit);
+        // SAFETY: the operands are slots of 32 lanes.
+        let result = unsafe { lanes_where(a, b, |x, y| f(A::get(x), A::get(y))) };
         // SAFETY: `ops[0]` is a predicate.
         unsafe { warp.set_pred(ins.ops[0], result) };
         ip.wrapping_add(1)

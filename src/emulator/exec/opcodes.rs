@@ -93,14 +93,18 @@ impl OpcodeTally {
             if times == 0 {
                 continue;
             }
-            let text = kernel.text_of(&kernel.statements[ins.statement as usize]);
+            let text = &kernel.text[kernel.statements[ins.statement as usize].text.clone()];
             let mut words = text.split_whitespace();
             let opcode = words
                 .find(|word| !word.starts_with('@'))
-                .unwrap_or_default();
-            *counts
-                .entry(opcode.trim_end_matches(';').to_owned())
-                .or_default() += times;
+                .unwrap_or_default()
+                .trim_end_matches(';');
+            match counts.get_mut(opcode) {
+                Some(count) => *count += times,
+                None => {
+                    counts.insert(opcode.to_owned(), times);
+                }
+            }
         }
     }
 
