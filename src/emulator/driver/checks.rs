@@ -228,6 +228,7 @@ impl State {
         checker: &Checker,
         program: &Program,
         start: usize,
+        number: u64,
     ) -> Result<f64, (usize, Stop)> {
         let count = program.items.len();
         let mut before: Vec<Vec<u64>> = Vec::with_capacity(count);
@@ -236,7 +237,7 @@ impl State {
         let mut busy = 0.0;
         for (index, item) in program.items.iter().enumerate() {
             if index >= start {
-                busy += self.run_item(item).map_err(|stop| (index, stop))?;
+                busy += self.run_item(item, number).map_err(|stop| (index, stop))?;
             }
             let mut ancestors = vec![0u64; count.div_ceil(64)];
             for &other in &item.after {

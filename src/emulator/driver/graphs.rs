@@ -346,27 +346,29 @@ impl State {
         Ok((program, children))
     }
 
-    /// Runs a program from an item on; gives the item that could not run, and why.
+    /// Runs the program of the graph with that number from an item on; gives the item that could not run, and why.
     pub(super) fn run_program(
         &mut self,
         program: &Program,
         start: usize,
+        number: u64,
     ) -> Result<f64, (usize, Stop)> {
         let mut busy_us = 0.0;
         for (index, item) in program.items.iter().enumerate().skip(start) {
-            busy_us += self.run_item(item).map_err(|stop| (index, stop))?;
+            busy_us += self.run_item(item, number).map_err(|stop| (index, stop))?;
         }
         Ok(busy_us)
     }
 
-    /// Runs one item of a program.
-    pub(super) fn run_item(&mut self, item: &Item) -> Result<f64, Stop> {
-        match item.work {
+    /// Runs one item of the program of the graph with that number.
+    pub(super) fn run_item(&mut self, item: &Item, number: u64) -> Result<f64, Stop> {
+        match &item.work {
             _ if !item.enabled => Ok(0.0),
             Work::Record(event) => {
-                self.record_from_graph(event);
+                self.record_from_graph(*event);
                 Ok(0.0)
             }
+            Work::Kernel(launch) => self.run_kernel(launch, Some(number)),
             _ => self.run_work(&item.work),
         }
     }

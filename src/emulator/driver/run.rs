@@ -27,18 +27,16 @@ impl State {
     /// Runs one unit of work to its end and gives its modelled time in microseconds.
     pub(super) fn run_work(&mut self, work: &Work) -> Result<f64, Stop> {
         match work {
-            Work::Kernel(launch) => self.run_kernel(launch),
+            Work::Kernel(launch) => self.run_kernel(launch, None),
             Work::Graph {
                 program,
                 start,
                 number,
             } => {
-                self.running_graph = Some(*number);
                 let outcome = match self.check.clone() {
-                    Some(checker) => self.run_checked_program(&checker, program, *start),
-                    None => self.run_program(program, *start),
+                    Some(checker) => self.run_checked_program(&checker, program, *start, *number),
+                    None => self.run_program(program, *start, *number),
                 };
-                self.running_graph = None;
                 outcome.map_err(|(item, stop)| match stop {
                     Stop::NotYet => Stop::NotYetAt(item),
                     stop => stop,
@@ -69,7 +67,8 @@ impl State {
         }
     }
 
-    fn run_kernel(&mut self, launch: &Launch) -> Result<f64, Stop> {
+    /// Runs a launch, of the graph with that number or of none.
+    pub(super) fn run_kernel(&mut self, launch: &Launch, graph: Option<u64>) -> Result<f64, Stop> {
         let name = &launch.code.name;
         match self.faults.launch(name).or_else(|| faults::of_launch(name)) {
             Some(LaunchFault::Hangs) => return Err(Stop::Hangs),
@@ -112,7 +111,7 @@ impl State {
             self.touched.absorb(footprint);
         }
         let counters = result.map_err(|fault| Stop::Fault(code_of(&fault), fault.to_string()))?;
-        if let Some(graph) = self.running_graph {
+        if let Some(graph) = graph {
             *self.graph_counters.entry(graph).or_default() += counters;
         }
         match self.kernels.get_mut(&launch.code.name) {

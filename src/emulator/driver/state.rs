@@ -110,9 +110,8 @@ pub(super) struct State {
     pub(super) grid_workspace: Option<Box<[u64; GRID_WORKSPACE_BYTES / 8]>>,
     pub(super) kernels: BTreeMap<String, Counters>,
     pub(super) opcodes: OpcodeTally,
-    /// Counters of executable graphs by number, and the graph that runs.
+    /// Counters of executable graphs by number.
     pub(super) graph_counters: BTreeMap<u64, Counters>,
-    pub(super) running_graph: Option<u64>,
     /// Graphs instantiated so far.
     pub(super) graphs_made: u64,
     pub(super) busy_us: f64,
@@ -169,7 +168,6 @@ impl State {
             kernels: BTreeMap::new(),
             opcodes: OpcodeTally::default(),
             graph_counters: BTreeMap::new(),
-            running_graph: None,
             graphs_made: 0,
             busy_us: 0.0,
             calls: BTreeMap::new(),
