@@ -41,8 +41,7 @@ skips=(
     device_runtime::lanes_
     # Which of several faults comes first depends on the order.
     memory::wrong_addresses_are_faults_that_say_where
-    # Reads what a cooperative launch wrote, which runs without the mode, or another process; or what nobody wrote.
-    toolchain::the_device_run_time_librarys_grid_barrier_is_there_in_ptx
+    # Reads what another process wrote; or what nobody wrote.
     two_processes::another_process_reads_and_writes_the_same_memory
     threads::what_waits_for_a_stream_waits_for_its_host_functions
     # Runs the suite again in another process, the tests above included.

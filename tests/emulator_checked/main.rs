@@ -1,5 +1,6 @@
 //! The checked mode: each kind of report, by a program that has the fault and by the same program without it.
 
+mod cooperative;
 mod driver;
 mod hopper;
 mod kernels;

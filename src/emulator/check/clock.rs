@@ -1,4 +1,5 @@
-//! Happens-before between the warps of a block, or of the blocks of a cluster: one vector clock a warp.
+//! Happens-before between the warps of the blocks that run together (one block, a cluster, or the grid of a cooperative launch):
+//! one vector clock a warp.
 //!
 //! A warp's own entry is its *epoch*: it advances whenever the warp's earlier accesses become ordered before something
 //! (a barrier arrival, `bar.warp.sync`). Warp `a`'s access at epoch `e` is ordered before what warp `b` does now exactly
@@ -23,11 +24,13 @@ struct Phases {
     complete: Vec<u32>,
 }
 
-/// Which barrier that works in phases: the mbarrier at an offset of shared memory, or [`CLUSTER_BARRIER`].
+/// Which barrier that works in phases: the mbarrier at an offset of shared memory, or [`cluster_barrier`].
 pub(crate) type PhaseBarrier = u32;
 
-/// The cluster's own barrier.
-pub(crate) const CLUSTER_BARRIER: PhaseBarrier = u32::MAX;
+/// The barrier of a cluster's own, by the cluster's number among those that run together.
+pub(crate) fn cluster_barrier(cluster: usize) -> PhaseBarrier {
+    u32::MAX - cluster as u32
+}
 
 /// The clocks of the warps and barriers of the blocks that run together.
 #[derive(Debug)]
@@ -39,8 +42,8 @@ pub(crate) struct Clocks {
     of_warp: Vec<u32>,
     /// Epochs of the actors that are not warps.
     background: Vec<u32>,
-    /// `[barrier][actor]`: what has arrived; 16 barriers a block.
-    of_barrier: Vec<u32>,
+    /// What has arrived, by barrier, 16 of them a block; empty if nothing has.
+    of_barrier: Vec<Vec<u32>>,
     of_phases: HashMap<PhaseBarrier, Phases>,
     /// What atomics and strong stores have published, by address.
     of_word: HashMap<u64, Vec<u32>>,
@@ -68,7 +71,7 @@ impl Clocks {
             actors,
             of_warp: vec![0; warps * actors],
             background: vec![0; actors - warps],
-            of_barrier: vec![0; blocks * BARRIERS * actors],
+            of_barrier: vec![Vec::new(); blocks * BARRIERS],
             of_phases: HashMap::new(),
             of_word: HashMap::new(),
             fenced: vec![Vec::new(); warps],
@@ -85,7 +88,7 @@ impl Clocks {
         self.base = if wrapped { 1 } else { highest + 1 };
         self.of_warp.fill(self.base - 1);
         self.background.fill(self.base - 1);
-        self.of_barrier.fill(0);
+        self.of_barrier.iter_mut().for_each(Vec::clear);
         self.of_phases.clear();
         self.of_word.clear();
         for warp in 0..self.warps {
@@ -160,24 +163,22 @@ impl Clocks {
     /// A warp arrives at a barrier: what it did is ordered before whoever leaves it.
     pub(crate) fn arrive(&mut self, barrier: usize, warp: usize) {
         self.acquire(warp);
-        for other in 0..self.actors {
-            let arrived = &mut self.of_barrier[barrier * self.actors + other];
-            *arrived = (*arrived).max(self.of_warp[warp * self.actors + other]);
-        }
+        let clock = &self.of_warp[warp * self.actors..(warp + 1) * self.actors];
+        join(&mut self.of_barrier[barrier], clock);
         self.advance(warp);
     }
 
     /// A warp leaves a complete barrier.
     pub(crate) fn leave(&mut self, barrier: usize, warp: usize) {
-        for other in 0..self.actors {
-            let known = &mut self.of_warp[warp * self.actors + other];
-            *known = (*known).max(self.of_barrier[barrier * self.actors + other]);
+        let clock = &mut self.of_warp[warp * self.actors..(warp + 1) * self.actors];
+        for (known, &arrived) in clock.iter_mut().zip(&self.of_barrier[barrier]) {
+            *known = (*known).max(arrived);
         }
     }
 
     /// The barrier is complete and starts anew.
     pub(crate) fn reset(&mut self, barrier: usize) {
-        self.of_barrier[barrier * self.actors..(barrier + 1) * self.actors].fill(0);
+        self.of_barrier[barrier].clear();
     }
 
     /// A warp arrives at a barrier that works in phases, for the one that is not complete. With `relaxed` only what came
@@ -232,12 +233,28 @@ impl Clocks {
         self.advance(warp);
     }
 
-    /// What a warp's atomics picked up counts from here on.
-    pub(crate) fn acquire(&mut self, warp: usize) {
+    /// What a warp's atomics picked up counts from here on. True if any of it is new to the warp.
+    pub(crate) fn acquire(&mut self, warp: usize) -> bool {
         let clock = &mut self.of_warp[warp * self.actors..(warp + 1) * self.actors];
+        let mut learned = false;
         for (known, picked_up) in clock.iter_mut().zip(self.picked_up[warp].drain(..)) {
+            learned |= picked_up > *known;
             *known = (*known).max(picked_up);
         }
+        learned
+    }
+
+    /// Epochs by actor: whatever the warps that have not `exited` still do is ordered behind what the actor did up to then.
+    pub(crate) fn settled(&self, exited: &[bool]) -> Vec<u32> {
+        let mut settled = vec![u32::MAX; self.actors];
+        for warp in (0..self.warps).filter(|&warp| !exited[warp]) {
+            for (actor, (all, &known)) in settled.iter_mut().zip(self.of(warp)).enumerate() {
+                if actor != warp {
+                    *all = (*all).min(known);
+                }
+            }
+        }
+        settled
     }
 
     /// An atomic or strong access of a word by a warp.

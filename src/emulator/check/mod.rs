@@ -1,13 +1,14 @@
 //! The checked mode: what a device would let pass, found and named.
 //!
-//! A device whose [`Profile`](crate::emulator::Profile) has [`CheckOptions`] runs its launches one block after another on the
-//! calling thread and compares every access with what it knows: who wrote and read each word of shared memory, which bytes
-//! of device memory were ever written, what an arena said about its parts, what orders blocks, streams and graph nodes. It
-//! reports what is wrong on *some* schedule, not only on the one that ran. A report is never a guess.
+//! A device whose [`Profile`](crate::emulator::Profile) has [`CheckOptions`] runs its launches on the calling thread, one block
+//! after another (those of a cluster or of a cooperative launch side by side), and compares every access with what it knows:
+//! who wrote and read each word of shared memory, which bytes of device memory were ever written, what an arena said about
+//! its parts, what orders blocks, streams and graph nodes. It reports what is wrong on *some* schedule, not only on the one
+//! that ran. A report is never a guess.
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | `clock` | happens-before between the warps of a block |
+//! | `clock` | happens-before between the warps of blocks that run together |
 //! | `shared` | the words of shared memory |
 //! | `registers` | which registers hold a value |
 //! | `fragments` | which registers `wgmma` still reads and writes |

@@ -1,8 +1,8 @@
 //! Ranges of device memory that blocks touched, and which of them collide.
 //!
-//! Accesses are logged as ranges, merged where an instruction goes on where it was. At the end of a block its warps are
-//! compared with each other, at the end of a launch its blocks, and what is left are the ranges the launch read and wrote, to
-//! be compared with other streams' work.
+//! Accesses are logged as ranges, merged where an instruction goes on where it was. When the blocks that run together (one, a
+//! cluster, the grid of a cooperative launch) have ended, their warps are compared with each other, at the end of a launch
+//! its blocks, and what is left are the ranges the launch read and wrote, to be compared with other streams' work.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -29,12 +29,27 @@ pub(crate) struct Range {
 /// Entries back from the end in which a range to extend is looked for.
 const LOOK_BACK: usize = 6;
 
-/// The accesses of one block.
-#[derive(Debug, Default)]
+/// Bytes of a log above which it is worth looking for what it can do without.
+const LOG_BYTES: usize = 64 << 20;
+
+/// The accesses of the blocks that run together.
+#[derive(Debug)]
 pub(crate) struct BlockLog {
     ranges: Vec<Range>,
-    /// `[clock][warp]`
+    /// `[clock][actor]`
     clocks: Vec<u32>,
+    /// Bytes above which it is full.
+    limit: usize,
+}
+
+impl Default for BlockLog {
+    fn default() -> Self {
+        BlockLog {
+            ranges: Vec::new(),
+            clocks: Vec::new(),
+            limit: LOG_BYTES,
+        }
+    }
 }
 
 impl BlockLog {
@@ -65,12 +80,46 @@ impl BlockLog {
         self.ranges.push(range);
     }
 
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.ranges) + size_of_val(&*self.clocks)
+    }
+
+    /// Whether [`BlockLog::settle`] is due.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes() > self.limit
+    }
+
+    /// Finds races among what has been logged so far, and takes out what no later access can race with: that of each actor
+    /// up to its `settled` epoch. Numbers of clocks given out before are void.
+    pub(crate) fn settle(
+        &mut self,
+        settled: &[u32],
+        found: &mut dyn FnMut(&Range, &Range),
+    ) -> Vec<Range> {
+        let actors = settled.len();
+        self.races(actors, found);
+        let (done, mut left): (Vec<Range>, Vec<Range>) = std::mem::take(&mut self.ranges)
+            .into_iter()
+            .partition(|range| range.epoch <= settled[usize::from(range.warp)]);
+        let clocks = std::mem::take(&mut self.clocks);
+        let mut renumbered = HashMap::new();
+        for range in &mut left {
+            let old = range.clock as usize;
+            range.clock = *renumbered
+                .entry(old)
+                .or_insert_with(|| self.clock(&clocks[old * actors..(old + 1) * actors]));
+        }
+        self.ranges = left;
+        self.limit = LOG_BYTES.max(2 * self.bytes());
+        merged(done)
+    }
+
     /// Pairs of ranges of different warps that nothing orders.
-    pub(crate) fn races(&mut self, warps: usize, found: &mut dyn FnMut(&Range, &Range)) {
+    pub(crate) fn races(&mut self, actors: usize, found: &mut dyn FnMut(&Range, &Range)) {
         self.ranges.sort_unstable_by_key(|range| range.start);
         let clocks = &self.clocks;
         let before = |a: &Range, b: &Range| {
-            a.epoch <= clocks[b.clock as usize * warps + usize::from(a.warp)]
+            a.epoch <= clocks[b.clock as usize * actors + usize::from(a.warp)]
         };
         collisions(&self.ranges, |a, b| {
             let ordered = a.warp == b.warp || before(a, b) || before(b, a);
@@ -83,24 +132,28 @@ impl BlockLog {
     /// What is left of the block for comparisons with other blocks; the log begins anew.
     pub(crate) fn finish(&mut self) -> Vec<Range> {
         self.clocks.clear();
-        let mut ranges = std::mem::take(&mut self.ranges);
-        ranges.sort_unstable_by_key(|range| (range.write, range.atomic, range.era, range.start));
-        ranges.dedup_by(|next, kept| {
-            let alike = (next.write, next.atomic, next.era) == (kept.write, kept.atomic, kept.era);
-            let joined = alike && next.start <= kept.end;
-            if joined {
-                kept.end = kept.end.max(next.end);
-            }
-            joined
-        });
-        ranges
+        merged(std::mem::take(&mut self.ranges))
     }
 }
 
-/// Calls `found` for every two overlapping ranges of which one writes and not both are atomic, until it has been called so
-/// often that more would be noise. `ranges` are sorted by start.
+/// Ranges of one kind and era that touch each other, made one.
+fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.sort_unstable_by_key(|range| (range.write, range.atomic, range.era, range.start));
+    ranges.dedup_by(|next, kept| {
+        let alike = (next.write, next.atomic, next.era) == (kept.write, kept.atomic, kept.era);
+        let joined = alike && next.start <= kept.end;
+        if joined {
+            kept.end = kept.end.max(next.end);
+        }
+        joined
+    });
+    ranges
+}
+
+/// Calls `found` for every two overlapping ranges of which one writes and not both are atomic. `ranges` are sorted by start.
 fn collisions(ranges: &[Range], mut found: impl FnMut(&Range, &Range)) {
-    let mut open: [BinaryHeap<Reverse<(u64, usize)>>; 2] = Default::default();
+    // Plain reads and writes, then atomic ones.
+    let mut open: [BinaryHeap<Reverse<(u64, usize)>>; 4] = Default::default();
     for (index, range) in ranges.iter().enumerate() {
         for heap in &mut open {
             while heap
@@ -110,16 +163,19 @@ fn collisions(ranges: &[Range], mut found: impl FnMut(&Range, &Range)) {
                 heap.pop();
             }
         }
-        let against: &[usize] = if range.write { &[0, 1] } else { &[1] };
+        let against: &[usize] = match (range.atomic, range.write) {
+            (false, false) => &[1, 3],
+            (false, true) => &[0, 1, 2, 3],
+            (true, false) => &[1],
+            (true, true) => &[0, 1],
+        };
         for &kind in against {
             for Reverse((_, other)) in &open[kind] {
-                let other = &ranges[*other];
-                if !(range.atomic && other.atomic) {
-                    found(other, range);
-                }
+                found(&ranges[*other], range);
             }
         }
-        open[usize::from(range.write)].push(Reverse((range.end, index)));
+        let kind = 2 * usize::from(range.atomic) + usize::from(range.write);
+        open[kind].push(Reverse((range.end, index)));
     }
 }
 
@@ -354,6 +410,33 @@ mod tests {
                 assert_eq!(races(&order, pair), 1, "written after the fence");
             }
         }
+    }
+
+    #[test]
+    fn a_log_forgets_what_is_settled_and_nothing_else() {
+        let mut log = BlockLog::default();
+        let clock = log.clock(&[1, 0]);
+        let other = log.clock(&[1, 1]);
+        let at = |start, warp, epoch, clock| Range {
+            warp,
+            epoch,
+            clock,
+            ..range(start, start + 4, true, 0)
+        };
+        log.record(at(0, 0, 1, clock));
+        log.record(at(16, 1, 1, other));
+        log.record(at(32, 1, 2, other));
+        // Warp 0 knows warp 1 up to epoch 1; nobody knows warp 0.
+        let mut none = 0;
+        let done = log.settle(&[0, 1], &mut |_, _| none += 1);
+        assert_eq!((done.len(), done[0].start, none), (1, 16, 0));
+        let clock = log.clock(&[2, 1]);
+        log.record(at(32, 0, 2, clock));
+        log.record(at(16, 0, 2, clock));
+        let mut found = Vec::new();
+        log.races(2, &mut |a, b| found.push((a.start, b.start)));
+        assert_eq!(found, [(32, 32)]);
+        assert_eq!(log.finish().len(), 4);
     }
 
     #[test]

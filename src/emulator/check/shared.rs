@@ -101,23 +101,46 @@ pub(crate) struct Touch {
     pub(crate) undefined: u16,
 }
 
-/// The shadow of the shared memory of the blocks that run together.
+/// The shadow of the shared memory of the blocks that run together, which is that of one cluster after the other.
 #[derive(Debug)]
 pub(crate) struct SharedShadow {
     written: Vec<Written>,
-    /// `[actor][word]`: the actor's latest read: epoch in bits 32.., pc in 12..32, bytes in 8..12, lane in 0..8.
+    /// `[actor][word]`: the latest read by an actor of the word's cluster: epoch in bits 32.., pc in 12..32, bytes in 8..12,
+    /// lane in 0..8.
     read: Vec<u64>,
+    clusters: usize,
 }
 
 const PC_MASK: u64 = (1 << 20) - 1;
 
 impl SharedShadow {
-    pub(crate) fn new(bytes: usize, actors: usize) -> SharedShadow {
+    /// The shadow of `bytes` bytes, of `clusters` clusters with `actors` actors together.
+    pub(crate) fn new(bytes: usize, clusters: usize, actors: usize) -> SharedShadow {
         let words = bytes.div_ceil(4);
         SharedShadow {
             written: vec![Written::default(); words],
-            read: vec![0; words * actors],
+            read: vec![0; words * (actors / clusters)],
+            clusters,
         }
+    }
+
+    /// Number of an actor in its cluster.
+    fn inside(&self, clocks: &Clocks, actor: usize) -> usize {
+        if self.clusters == 1 {
+            return actor;
+        }
+        let warps = clocks.warps() / self.clusters;
+        actor / clocks.warps() * warps + actor % clocks.warps() % warps
+    }
+
+    /// The actor with a number in the cluster that a word belongs to.
+    fn actor(&self, clocks: &Clocks, word: usize, inside: usize) -> usize {
+        if self.clusters == 1 {
+            return inside;
+        }
+        let warps = clocks.warps() / self.clusters;
+        let cluster = word / (self.written.len() / self.clusters);
+        inside / warps * clocks.warps() + cluster * warps + inside % warps
     }
 
     /// Forgets everything.
@@ -170,11 +193,12 @@ impl SharedShadow {
         let old = self.written[word];
         fault = fault.or(self.against_write(clocks, &old, mask, touch));
         let reads = self.read.iter().skip(word).step_by(self.written.len());
-        for (actor, &read) in reads.enumerate() {
+        for (inside, &read) in reads.enumerate() {
             let epoch = (read >> 32) as u32;
             if fault.is_some() || epoch < clocks.base() || (read >> 8) as u8 & mask == 0 {
                 continue;
             }
+            let actor = self.actor(clocks, word, inside);
             let lane = read as u8;
             let other = Other {
                 actor: actor as u32,
@@ -234,7 +258,8 @@ impl SharedShadow {
             return fault;
         }
         let actor = touch.actor as usize;
-        let record = &mut self.read[actor * self.written.len() + word];
+        let inside = self.inside(clocks, actor);
+        let record = &mut self.read[inside * self.written.len() + word];
         let epoch = clocks.epoch(actor);
         let (mut lane, mut bytes) = (touch.lane, mask);
         if *record >> 32 == u64::from(epoch) {
@@ -330,7 +355,7 @@ mod tests {
     fn setup() -> (Clocks, SharedShadow) {
         let mut clocks = Clocks::new(2, 1, false);
         clocks.begin_block();
-        (clocks, SharedShadow::new(64, 2))
+        (clocks, SharedShadow::new(64, 1, 2))
     }
 
     fn touch(warp: u32, lane: u8, pc: u32, access: Access) -> Touch {

@@ -539,9 +539,11 @@ impl<'a> BlockRunner<'a> {
                             }
                             break;
                         }
-                        Stop::Yield | Stop::Wait | Stop::Cluster | Stop::Done | Stop::Ready => {
+                        Stop::Done => {
+                            self.tell(|watch| watch.exit(index));
                             break;
                         }
+                        Stop::Yield | Stop::Wait | Stop::Cluster | Stop::Ready => break,
                     }
                 }
             }
@@ -565,7 +567,9 @@ impl<'a> BlockRunner<'a> {
     fn release_cluster(&mut self) -> bool {
         let mut released = false;
         let warps_per_cluster = self.warps.len() / self.bulk.len();
-        for warps in self.warps.chunks_mut(warps_per_cluster) {
+        // SAFETY: a watch that was set outlives the runner, and no handler runs at this time.
+        let mut watch = unsafe { self.watch.as_mut() };
+        for (cluster, warps) in self.warps.chunks_mut(warps_per_cluster).enumerate() {
             let mut running = warps.iter().filter(|w| w.stop != Stop::Done).peekable();
             if running.peek().is_none() || !running.all(|warp| warp.cluster_arrived) {
                 continue;
@@ -577,9 +581,9 @@ impl<'a> BlockRunner<'a> {
                     warp.stop = Stop::Ready;
                 }
             }
-        }
-        if released {
-            self.tell(Watch::cluster_complete);
+            if let Some(watch) = watch.as_deref_mut() {
+                watch.cluster_complete(cluster);
+            }
         }
         released
     }

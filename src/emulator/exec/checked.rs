@@ -1,4 +1,5 @@
-//! Launches in checked mode: one block after another on the calling thread, under the eyes of a [`Watch`].
+//! Launches in checked mode, on the calling thread and under the eyes of a [`Watch`]: one block after another, the blocks of a
+//! cluster or of a cooperative launch side by side.
 
 use super::block::{Arena, BlockRunner, Launch};
 use super::counters::Counters;
@@ -19,6 +20,9 @@ pub(super) fn run(
     arena: &mut Arena,
 ) -> (Result<Counters, Fault>, Footprint) {
     let spec = launch.spec;
+    if let Err(fault) = Watch::can_follow(launch) {
+        return (Err(fault), Footprint::default());
+    }
     let blocks = spec.grid.iter().map(|&n| u64::from(n)).product::<u64>();
     let mut watch = Watch::new(launch, checker);
     let mut counters = Counters::default();

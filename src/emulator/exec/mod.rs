@@ -288,7 +288,7 @@ pub struct ExecOptions {
     pub sm_count: u32,
     /// Where `malloc` of kernels allocates; without, it gives null.
     pub heap: Option<Arc<DeviceHeap>>,
-    /// Run in checked mode: one block after another on the calling thread.
+    /// Run in checked mode: on the calling thread, one block after another but for those that may wait for each other.
     pub check: Option<Arc<Checker>>,
 }
 
@@ -324,6 +324,9 @@ impl ExecOptions {
 /// Blocks of a cluster at most (the portable limit is 8; 16 have to be asked for on hardware).
 const CLUSTER_LIMIT: u32 = 16;
 
+/// Blocks of a cooperative launch at most; no device holds as many at a time.
+const COOPERATIVE_LIMIT: u128 = 1 << 16;
+
 impl LaunchSpec<'_> {
     /// Blocks of a cluster in x, y, z.
     fn cluster_dims(&self) -> [u32; 3] {
@@ -345,6 +348,11 @@ impl LaunchSpec<'_> {
         }
         if blocks > u128::from(u64::MAX) {
             return Err(format!("a grid of {:?} blocks is too large", self.grid));
+        }
+        if self.cooperative.is_some() && blocks > COOPERATIVE_LIMIT {
+            return Err(format!(
+                "a cooperative grid of {blocks} blocks, of which at most {COOPERATIVE_LIMIT} run side by side"
+            ));
         }
         let cluster = self.cluster_dims();
         let ranks = cluster.iter().map(|&n| u64::from(n)).product::<u64>();
@@ -437,11 +445,8 @@ pub(crate) fn run_traced(
         options,
     };
     match &options.check {
-        // The checked mode knows no barrier of a grid yet: cooperative launches run without it.
-        Some(checker) if spec.cooperative.is_none() => {
-            ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena))
-        }
-        _ => (run_parallel(&launch), Footprint::default()),
+        Some(checker) => ARENA.with_borrow_mut(|arena| checked::run(&launch, checker, arena)),
+        None => (run_parallel(&launch), Footprint::default()),
     }
 }
 

@@ -74,7 +74,7 @@ impl Watch<'_> {
 
     /// Whether a host address lies in the shared memory of the blocks that run.
     pub(super) fn in_shared(&self, address: u64) -> bool {
-        let bytes = self.ranks as u64 * u64::from(self.shared_stride);
+        let bytes = self.together as u64 * u64::from(self.shared_stride);
         address.wrapping_sub(self.shared_base) < bytes
     }
 
@@ -101,7 +101,8 @@ impl Watch<'_> {
         if !access.is_atomic() {
             return access;
         }
-        let (position, between_blocks) = (warp.position as usize, space != space::SHARED);
+        let position = warp.position as usize;
+        let between_blocks = space != space::SHARED && !self.whole_grid();
         if ext & RELEASE != 0 {
             self.fence(warp.position);
         }
@@ -114,10 +115,11 @@ impl Watch<'_> {
             }
         }
         if ext & ACQUIRE != 0 {
-            self.clocks.acquire(position);
+            if self.clocks.acquire(position) {
+                self.logged_clock[position] = u32::MAX;
+            }
             self.order.acquire();
         }
-        self.logged_clock[position] = u32::MAX;
         access
     }
 
@@ -271,6 +273,9 @@ impl Watch<'_> {
         access: Access,
     ) -> Option<u64> {
         let (warp, actor) = (party.warp, party.actor);
+        if self.log.is_full() {
+            self.settle();
+        }
         let memory = self.memory.as_mut()?;
         if !memory.contains(start) {
             return None;

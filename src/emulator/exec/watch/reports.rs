@@ -112,7 +112,7 @@ impl Watch<'_> {
         } else {
             "an asynchronous instruction of warp"
         };
-        let block = if self.ranks > 1 {
+        let block = if self.together > 1 {
             let [x, y, z] = self.block_of(self.block, warp);
             format!(" of block ({x},{y},{z})")
         } else {
@@ -125,20 +125,23 @@ impl Watch<'_> {
     fn shared_place(&self, offset: u32) -> String {
         let stride = self.shared_stride.max(1);
         let own = format!("shared offset {:#x}", offset % stride);
-        if self.ranks == 1 {
+        if self.together == 1 {
             return own;
         }
-        let rank = (offset / stride) as usize;
-        let [x, y, z] = self.block_of(self.block, rank * self.warps_per_block);
+        let place = (offset / stride) as usize;
+        let [x, y, z] = self.block_of(self.block, place * self.warps_per_block);
         format!("{own} of block ({x},{y},{z})")
     }
 
     /// The block of a warp, where `first` is the first block of those that run together.
     fn block_of(&self, first: [u32; 3], warp: usize) -> [u32; 3] {
-        let [x, y, _] = self.launch.spec.cluster_dims();
-        let rank = (warp / self.warps_per_block) as u32;
-        let inside = [rank % x, rank / x % y, rank / x / y];
-        [0, 1, 2].map(|axis| first[axis] + inside[axis])
+        let unfold = |n: u32, [x, y, _]: [u32; 3]| [n % x, n / x % y, n / x / y];
+        let (grid, dims) = (self.launch.spec.grid, self.launch.spec.cluster_dims());
+        let place = warp / self.warps_per_block;
+        let clusters = [0, 1, 2].map(|axis| grid[axis] / dims[axis]);
+        let cluster = unfold((place / self.ranks) as u32, clusters);
+        let inside = unfold((place % self.ranks) as u32, dims);
+        [0, 1, 2].map(|axis| first[axis] + cluster[axis] * dims[axis] + inside[axis])
     }
 
     /// Where an instruction stands: PTX line and, if known, CUDA line.
