@@ -41,8 +41,7 @@ skips=(
     device_runtime::lanes_
     # Which of several faults comes first depends on the order.
     memory::wrong_addresses_are_faults_that_say_where
-    # Reads what another process wrote; or what nobody wrote.
-    two_processes::another_process_reads_and_writes_the_same_memory
+    # Reads what nobody wrote.
     threads::what_waits_for_a_stream_waits_for_its_host_functions
     # Runs the suite again in another process, the tests above included.
     load::cpus_without_avx

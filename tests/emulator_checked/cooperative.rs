@@ -3,21 +3,8 @@
 use std::ffi::{c_uint, c_void};
 
 use crate::{Device, kernel};
-use neap::driver::{CuResult, DevicePtr, MemoryUse};
-use neap::emulator::{CheckKind, CheckReport, entry_point};
-
-/// Calls an exported function by name with arguments of these types; it must succeed.
-macro_rules! ok {
-    ($name:literal ( $($value:expr => $type:ty),* )) => {{
-        let address = entry_point($name);
-        // SAFETY: the exported function of this name has this signature, by NVIDIA's header.
-        let function = unsafe {
-            std::mem::transmute::<*const c_void, unsafe extern "C" fn($($type),*) -> CuResult>(address)
-        };
-        // SAFETY: all pointers are to live locals, or null where the function allows it.
-        assert_eq!(unsafe { function($($value),*) }, CuResult::SUCCESS, "{}", $name);
-    }};
-}
+use neap::driver::{DevicePtr, MemoryUse};
+use neap::emulator::{CheckKind, CheckReport};
 
 impl Device {
     /// Launches the only kernel of a module with two pointers, its blocks side by side, and waits.

@@ -1,9 +1,23 @@
 //! The checked mode: each kind of report, by a program that has the fault and by the same program without it.
 
+/// Calls an exported function by name with arguments of these types; it must succeed.
+macro_rules! ok {
+    ($name:literal ( $($value:expr => $type:ty),* )) => {{
+        let address = neap::emulator::entry_point($name);
+        // SAFETY: the exported function of this name has this signature, by NVIDIA's header.
+        let function = unsafe {
+            std::mem::transmute::<*const std::ffi::c_void, unsafe extern "C" fn($($type),*) -> neap::driver::CuResult>(address)
+        };
+        // SAFETY: all pointers are to live locals, or null where the function allows it.
+        assert_eq!(unsafe { function($($value),*) }, neap::driver::CuResult::SUCCESS, "{}", $name);
+    }};
+}
+
 mod cooperative;
 mod driver;
 mod hopper;
 mod kernels;
+mod sharing;
 
 use neap::driver::{
     AddressReservation, Context, DevicePtr, Driver, LaunchConfig, Module, PhysicalAllocation,

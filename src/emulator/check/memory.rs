@@ -1,11 +1,11 @@
 //! The shadow of device memory: which bytes have been written, and which may not be touched although they are mapped.
 //!
 //! Definedness belongs to physical memory, one bit a byte, and exists only for grains that were touched; a handle mapped at
-//! two addresses has one shadow. What may not be touched belongs to addresses: red zones behind exact allocations, parts of
+//! two addresses has one shadow. What another process may write counts as written: nobody sees what it does. What may not be touched belongs to addresses: red zones behind exact allocations, parts of
 //! an arena that nobody was given, pages that were released.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Why an address may not be touched, or who may touch it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,17 +27,22 @@ pub(crate) struct Zone {
 pub(crate) struct MemoryShadow {
     base: u64,
     shift: u32,
-    /// By grain of the address window: chunk number plus one, 0 = nothing mapped.
+    /// By grain of the address window: chunk number plus one, 0 = nothing mapped, or [`SHARED`].
     chunk_at: Vec<u32>,
     /// One bit a byte of a grain, or empty while all of it is undefined.
     chunks: Vec<Vec<u64>>,
     /// By allocation and grain of it: chunk number plus one.
     chunk_of: HashMap<u64, Vec<u32>>,
     spare: Vec<u32>,
+    /// Allocations that another process may write.
+    shared: HashSet<u64>,
     zones: BTreeMap<u64, Zone>,
     /// Ranges that anybody may touch, by a few bits of the address last asked for: most accesses stay where others were.
     open: RefCell<[(u64, u64); OPEN_RANGES]>,
 }
+
+/// A grain that another process may write.
+const SHARED: u32 = u32::MAX;
 
 /// Entries of [`MemoryShadow::open`].
 const OPEN_RANGES: usize = 16;
@@ -52,6 +57,7 @@ impl MemoryShadow {
             chunks: Vec::new(),
             chunk_of: HashMap::new(),
             spare: Vec::new(),
+            shared: HashSet::new(),
             zones: BTreeMap::new(),
             open: RefCell::default(),
         }
@@ -61,11 +67,15 @@ impl MemoryShadow {
     pub(crate) fn map(&mut self, address: u64, bytes: u64, allocation: u64, offset: u64) {
         let first = (offset >> self.shift) as usize;
         let grains = (bytes >> self.shift) as usize;
+        let base = (address.wrapping_sub(self.base) >> self.shift) as usize;
+        if self.shared.contains(&allocation) {
+            let end = (base + grains).min(self.chunk_at.len());
+            return self.chunk_at[base..end].fill(SHARED);
+        }
         let chunks = self.chunk_of.entry(allocation).or_default();
         if chunks.len() < first + grains {
             chunks.resize(first + grains, 0);
         }
-        let base = (address.wrapping_sub(self.base) >> self.shift) as usize;
         for (step, chunk) in chunks[first..first + grains].iter_mut().enumerate() {
             if *chunk == 0 {
                 let number = self.spare.pop().unwrap_or_else(|| {
@@ -92,11 +102,38 @@ impl MemoryShadow {
 
     /// The allocation's memory went back to the device.
     pub(crate) fn forget(&mut self, allocation: u64) {
-        for chunk in self.chunk_of.remove(&allocation).unwrap_or_default() {
-            if let Some(chunk) = chunk.checked_sub(1) {
-                self.chunks[chunk as usize] = Vec::new();
-                self.spare.push(chunk);
+        self.shared.remove(&allocation);
+        self.drop_chunks(allocation);
+    }
+
+    /// From now on another process may write the allocation's memory, wherever it is mapped or will be.
+    pub(crate) fn share(&mut self, allocation: u64) {
+        let dropped = self.drop_chunks(allocation);
+        for at in &mut self.chunk_at {
+            if dropped.contains(at) {
+                *at = SHARED;
             }
+        }
+        self.shared.insert(allocation);
+    }
+
+    /// Gives an allocation's chunks back; gives their numbers plus one.
+    fn drop_chunks(&mut self, allocation: u64) -> HashSet<u32> {
+        let mut dropped: HashSet<u32> = HashSet::new();
+        dropped.extend(self.chunk_of.remove(&allocation).unwrap_or_default());
+        dropped.remove(&0);
+        for &chunk in &dropped {
+            self.chunks[chunk as usize - 1] = Vec::new();
+            self.spare.push(chunk - 1);
+        }
+        dropped
+    }
+
+    /// Where the bits of a grain are, if it has any.
+    fn chunk(&self, grain: usize) -> Option<usize> {
+        match self.chunk_at[grain] {
+            0 | SHARED => None,
+            number => Some(number as usize - 1),
         }
     }
 
@@ -116,8 +153,8 @@ impl MemoryShadow {
         while at < end {
             let stop = (((at >> self.shift) + 1) << self.shift).min(end);
             let index = self.grain_of(at)?;
-            if let Some(chunk) = self.chunk_at[index].checked_sub(1) {
-                let chunk = &self.chunks[chunk as usize];
+            if let Some(chunk) = self.chunk(index) {
+                let chunk = &self.chunks[chunk];
                 let first = at & ((1 << self.shift) - 1);
                 if chunk.is_empty() {
                     return Some(at);
@@ -146,8 +183,8 @@ impl MemoryShadow {
             let Some(index) = self.grain_of(at) else {
                 return;
             };
-            if let Some(chunk) = self.chunk_at[index].checked_sub(1) {
-                let chunk = &mut self.chunks[chunk as usize];
+            if let Some(chunk) = self.chunk(index) {
+                let chunk = &mut self.chunks[chunk];
                 if chunk.is_empty() && defined {
                     *chunk = vec![0; (1 << self.shift) / 64];
                 }
@@ -313,6 +350,26 @@ mod tests {
         shadow.forget(7);
         shadow.map(a, 2 * GRAIN, 8, 0);
         assert_eq!(shadow.undefined(a + 10, 1), Some(a + 10));
+    }
+
+    #[test]
+    fn shared_memory_counts_as_written_wherever_it_is_mapped() {
+        let (mut shadow, a, b) = (shadow(), 0x10_0000, 0x10_4000);
+        shadow.map(a, 2 * GRAIN, 7, 0);
+        shadow.map(b, GRAIN, 8, 0);
+        shadow.share(7);
+        assert_eq!(shadow.undefined(a, 2 * GRAIN), None);
+        assert_eq!(shadow.undefined(b, 4), Some(b));
+        shadow.define(a, 16, false);
+        assert_eq!(shadow.undefined(a, 16), None, "another may write it again");
+        shadow.unmap(a, 2 * GRAIN);
+        shadow.map(a, GRAIN, 7, GRAIN);
+        assert_eq!(shadow.undefined(a, GRAIN), None);
+        // Gone, and new memory in its place.
+        shadow.unmap(a, GRAIN);
+        shadow.forget(7);
+        shadow.map(a, GRAIN, 7, 0);
+        assert_eq!(shadow.undefined(a, 4), Some(a));
     }
 
     #[test]

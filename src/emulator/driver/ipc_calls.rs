@@ -100,9 +100,11 @@ impl State {
             .filter(|allocation| allocation.origin == Origin::Linear)
             .ok_or_else(unknown)?;
         let memory = self.memory()?;
-        let (file, offset) = memory
-            .backing(allocation.block.address)
-            .ok_or_else(unknown)?;
+        let backing = memory.backing(allocation.block.address);
+        let (file, offset) = backing.ok_or_else(unknown)?;
+        if let Some(physical) = memory.allocation_at(allocation.block.address) {
+            memory.shared(physical);
+        }
         Ok(Shared {
             process: std::process::id().into(),
             descriptor: file.as_raw_fd() as u64,
@@ -174,8 +176,7 @@ impl State {
             opened: 1,
         };
         self.enter_allocation(block, shared.bytes, origin);
-        // The other process writes it unseen.
-        self.check_defined(block.address, block.bytes);
+        self.check_tail(block.address, shared.bytes, block.bytes);
         self.note_peak();
         Ok(block.address)
     }

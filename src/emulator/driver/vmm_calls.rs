@@ -242,12 +242,14 @@ calls! {
         handle_out.required("the descriptor")?;
         let (device, serial) = named(handle, Kind::Physical, "physical allocation")?;
         on_device(CALL, &device, |state| {
-            let Some(file) = state.memory()?.physical.shared_file(serial)? else {
+            let memory = state.memory()?;
+            let Some(file) = memory.physical.shared_file(serial)? else {
                 return Err(Failure::invalid("the memory was not created to be shared"));
             };
             let copy = file.try_clone().map_err(|error| {
                 Failure::new(CuResult::OPERATING_SYSTEM, format!("the descriptor cannot be copied: {error}"))
             })?;
+            memory.shared(serial);
             handle_out.put(copy.into_raw_fd(), "the descriptor")
         })
     }
@@ -267,7 +269,9 @@ calls! {
         on_current(CALL, |state| {
             let serial = state.serial();
             let ordinal = state.ordinal;
-            let serial = state.memory()?.physical.import(serial, borrowed)?;
+            let memory = state.memory()?;
+            let serial = memory.physical.import(serial, borrowed)?;
+            memory.shared(serial);
             state.note_peak();
             handle.put(registry::handle(Kind::Physical, ordinal, serial), "the handle")
         })

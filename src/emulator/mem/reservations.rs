@@ -242,6 +242,11 @@ impl Memory {
         }
     }
 
+    /// Another process may write the allocation from now on, which the checked mode has to know.
+    pub(crate) fn shared(&self, allocation: u64) {
+        self.shadow(|shadow| shadow.share(allocation));
+    }
+
     /// Tells the checked mode, if there is one.
     fn shadow(&self, tell: impl FnOnce(&mut MemoryShadow)) {
         if let Some(checker) = &self.check
@@ -302,6 +307,7 @@ impl Memory {
     ) -> Result<Block, MapError> {
         let address = self.reserve(bytes, 0)?;
         self.physical.add_shared(id, file, offset, bytes);
+        self.shared(id);
         let mapped = self.map(address, bytes, 0, id);
         // From here on the mapping alone keeps the memory.
         self.physical.release(id)?;
