@@ -46,6 +46,40 @@ fn executions_by_opcode() {
     assert_eq!(counts.values().sum::<u64>(), counters.warp_instructions);
 }
 
+/// Products with the same A, which the loader joins in pairs.
+#[test]
+fn products_side_by_side() {
+    const FORM: &str = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32";
+    for products in 1..6u64 {
+        for a in [0, 0x3f80_3f80u32] {
+            let tally = OpcodeTally::default();
+            let mut how = Launch::default();
+            how.options.opcodes = Some(tally.clone());
+            let mut body = format!("mov.u32 %r0, {a}; mov.u32 %r1, 0;");
+            for product in 0..products {
+                let d: Vec<String> = (0..4)
+                    .map(|n| format!("%r{}", 2 + 4 * product + n))
+                    .collect();
+                body += &format!(
+                    "{FORM} {{{}}}, {{%r0,%r1,%r0,%r1}}, {{%r1,%r1}}, {{%r1,%r1,%r1,%r1}};",
+                    d.join(",")
+                );
+            }
+            let counters = run_body(&mut Memory::new(1 << 12), &body, &how)
+                .unwrap_or_else(|fault| panic!("{fault}"));
+            let kernels = tally.kernels();
+            assert_eq!(kernels["k"].get(FORM), Some(&products));
+            assert_eq!(counters.mma_ops, products);
+            assert_eq!(counters.mma_macs, products * 16 * 8 * 16);
+            assert_eq!(counters.active_lanes, 32 * counters.warp_instructions);
+            assert_eq!(
+                kernels["k"].values().sum::<u64>(),
+                counters.warp_instructions
+            );
+        }
+    }
+}
+
 #[test]
 fn classes_of_instructions() {
     use InstructionClass::*;

@@ -137,9 +137,12 @@ struct Scene {
     c: Vec<f32>,
     /// B holds an infinity.
     infinite_b: bool,
+    /// Which of the two products has these B and C.
+    second: usize,
 }
 
-/// `D = A B + C` through PTX and in f64 from matrices laid out by the ISA's formulas for `a_i`, `b_i`, `c_i`.
+/// `D = A B + C` for two B and C through PTX and in f64, from matrices laid out by the ISA's formulas for `a_i`, `b_i`, `c_i`.
+/// The two instructions follow each other, which the loader may use.
 fn check_mma(ty: &str, k: usize, seed: u64, scene: Scene) {
     let mut noise = Noise(seed);
     let mut value = || {
@@ -151,23 +154,32 @@ fn check_mma(ty: &str, k: usize, seed: u64, scene: Scene) {
         }
     };
     let mut a: Vec<Vec<(f32, u16)>> = (0..16).map(|_| (0..k).map(|_| value()).collect()).collect();
-    let mut b: Vec<Vec<(f32, u16)>> = (0..k).map(|_| (0..8).map(|_| value()).collect()).collect();
-    let mut c: Vec<Vec<f32>> = (0..16)
-        .map(|_| (0..8).map(|_| value().0 * 3.7).collect())
-        .collect();
+    let mut matrices = |rows: usize| -> [Vec<[(f32, u16); 8]>; 2] {
+        std::array::from_fn(|_| {
+            (0..rows)
+                .map(|_| std::array::from_fn(|_| value()))
+                .collect()
+        })
+    };
+    let mut b = matrices(k);
+    let mut c = matrices(16).map(|rows| -> Vec<[f32; 8]> {
+        let scaled = rows.into_iter().map(|row| row.map(|(x, _)| x * 3.7));
+        scaled.collect()
+    });
     for row in scene.zero_rows.clone() {
         a[row] = (0..k)
             .map(|x| if x % 3 == 0 { (-0.0, 0x8000) } else { (0.0, 0) })
             .collect();
         for (column, x) in scene.c.iter().enumerate() {
-            c[row][column] = *x;
+            c[scene.second][row][column] = *x;
         }
     }
     if scene.infinite_b {
-        b[k - 1][7] = (f32::INFINITY, if ty == "bf16" { 0x7f80 } else { 0x7c00 });
+        b[scene.second][k - 1][7] = (f32::INFINITY, if ty == "bf16" { 0x7f80 } else { 0x7c00 });
     }
     let (registers_a, registers_b) = (k / 4, k / 8);
-    let mut inputs = vec![[0u32; 32]; registers_a + registers_b + 4];
+    let b_at = |product: usize| registers_a + product * (registers_b + 4);
+    let mut inputs = vec![[0u32; 32]; b_at(2)];
     for lane in 0..32 {
         let (group, thread) = (lane / 4, lane % 4);
         for i in 0..2 * registers_a {
@@ -180,13 +192,17 @@ fn check_mma(ty: &str, k: usize, seed: u64, scene: Scene) {
             let column = thread * 2 + (i & 1) + if i >= 4 { 8 } else { 0 };
             inputs[i / 2][lane] |= u32::from(a[row][column].1) << (16 * (i & 1));
         }
-        for i in 0..2 * registers_b {
-            let row = thread * 2 + (i & 1) + if i >= 2 { 8 } else { 0 };
-            inputs[registers_a + i / 2][lane] |= u32::from(b[row][group].1) << (16 * (i & 1));
-        }
-        for i in 0..4 {
-            let row = if i < 2 { group } else { group + 8 };
-            inputs[registers_a + registers_b + i][lane] = c[row][thread * 2 + (i & 1)].to_bits();
+        for product in 0..2 {
+            for i in 0..2 * registers_b {
+                let row = thread * 2 + (i & 1) + if i >= 2 { 8 } else { 0 };
+                inputs[b_at(product) + i / 2][lane] |=
+                    u32::from(b[product][row][group].1) << (16 * (i & 1));
+            }
+            for i in 0..4 {
+                let row = if i < 2 { group } else { group + 8 };
+                inputs[b_at(product) + registers_b + i][lane] =
+                    c[product][row][thread * 2 + (i & 1)].to_bits();
+            }
         }
     }
     let names = |from: usize, count: usize| {
@@ -195,35 +211,37 @@ fn check_mma(ty: &str, k: usize, seed: u64, scene: Scene) {
             .collect::<Vec<_>>()
             .join(",")
     };
-    let body = format!(
-        "mma.sync.aligned.m16n8k{k}.row.col.f32.{ty}.{ty}.f32 {{{}}}, {{{}}}, {{{}}}, {{{}}};",
-        names(40, 4),
-        names(0, registers_a),
-        names(registers_a, registers_b),
-        names(registers_a + registers_b, 4)
-    );
-    let got = warp(&body, &inputs, 4, &[]);
-    for lane in 0..32 {
-        for i in 0..4 {
-            let (row, column) = (lane / 4 + if i < 2 { 0 } else { 8 }, lane % 4 * 2 + (i & 1));
-            let exact: f64 = f64::from(c[row][column])
-                + (0..k)
-                    .map(|x| f64::from(a[row][x].0) * f64::from(b[x][column].0))
-                    .sum::<f64>();
-            let result = f32::from_bits(got[i][lane]);
-            assert!(
-                !exact.is_finite() || (f64::from(result) - exact).abs() < 1e-4,
-                "{ty} k{k} row {row} column {column}: {result} for {exact}"
-            );
-            // In ascending k, one FMA each: the order is part of the emulator's contract.
-            let ordered = (0..k).fold(c[row][column], |s, x| {
-                a[row][x].0.mul_add(b[x][column].0, s)
-            });
-            assert!(
-                result.to_bits() == ordered.to_bits() || result.is_nan() && ordered.is_nan(),
-                "{ty} k{k} row {row} column {column}: {result} for {ordered}, {scene:?}"
-            );
-        }
+    let one = |product: usize| {
+        format!(
+            "mma.sync.aligned.m16n8k{k}.row.col.f32.{ty}.{ty}.f32 {{{}}}, {{{}}}, {{{}}}, {{{}}};",
+            names(40 + 4 * product, 4),
+            names(0, registers_a),
+            names(b_at(product), registers_b),
+            names(b_at(product) + registers_b, 4)
+        )
+    };
+    let got = warp(&(one(0) + &one(1)), &inputs, 8, &[]);
+    for (lane, n) in (0..32).flat_map(|lane| (0..8).map(move |n| (lane, n))) {
+        let (product, i) = (n / 4, n % 4);
+        let (b, c) = (&b[product], &c[product]);
+        let (row, column) = (lane / 4 + if i < 2 { 0 } else { 8 }, lane % 4 * 2 + (i & 1));
+        let exact: f64 = f64::from(c[row][column])
+            + (0..k)
+                .map(|x| f64::from(a[row][x].0) * f64::from(b[x][column].0))
+                .sum::<f64>();
+        let result = f32::from_bits(got[n][lane]);
+        assert!(
+            !exact.is_finite() || (f64::from(result) - exact).abs() < 1e-4,
+            "{ty} k{k} product {product} row {row} column {column}: {result} for {exact}"
+        );
+        // In ascending k, one FMA each: the order is part of the emulator's contract.
+        let ordered = (0..k).fold(c[row][column], |s, x| {
+            a[row][x].0.mul_add(b[x][column].0, s)
+        });
+        assert!(
+            result.to_bits() == ordered.to_bits() || result.is_nan() && ordered.is_nan(),
+            "{ty} k{k} product {product} row {row} column {column}: {result} for {ordered}, {scene:?}"
+        );
     }
 }
 
@@ -255,12 +273,13 @@ fn mma_with_rows_of_zeros() {
             vec![-0.0],
             vec![f32::NAN],
         ] {
-            for infinite_b in [false, true] {
+            for (infinite_b, second) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
                 let (zero_rows, c) = (zero_rows.clone(), c.clone());
                 let scene = Scene {
                     zero_rows,
                     c,
                     infinite_b,
+                    second,
                 };
                 check_mma("bf16", 16, 7, scene);
             }
@@ -289,6 +308,45 @@ fn mma_may_accumulate_in_place_and_sees_nan_and_infinity() {
         });
         assert_eq!(got[2][lane], 0);
     }
+}
+
+/// Products with the same A follow each other, and the second uses what the first gives: as C, as B, as A; and the first
+/// overwrites what the second has for A.
+#[test]
+fn mma_that_uses_the_one_before() {
+    const FORM: &str = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32";
+    let zero = "mov.u32 %r4, 0;";
+    let run = |first: &str, second: &str, outputs: usize| {
+        let apart = format!("{zero} {first} bar.warp.sync -1; {second}");
+        let inputs = [[0x3f80_4000u32; 32], [0x3f80_bf80; 32]];
+        let next = warp(&format!("{zero} {first} {second}"), &inputs, outputs, &[]);
+        assert_eq!(
+            next,
+            warp(&apart, &inputs, outputs, &[]),
+            "{first} {second}"
+        );
+        next
+    };
+    let first = format!(
+        "{FORM} {{%r40,%r41,%r42,%r43}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r0}}, {{%r4,%r4,%r4,%r4}};"
+    );
+    let second = format!(
+        "{FORM} {{%r44,%r45,%r46,%r47}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r0}}, {{%r40,%r41,%r42,%r43}};"
+    );
+    let got = run(&first, &second, 8);
+    assert!(got[0].iter().all(|&bits| f32::from_bits(bits) != 0.0));
+    assert!((0..32).all(|lane| f32::from_bits(got[4][lane]) == 2.0 * f32::from_bits(got[0][lane])));
+    let second = format!(
+        "{FORM} {{%r44,%r45,%r46,%r47}}, {{%r0,%r0,%r0,%r0}}, {{%r40,%r41}}, {{%r4,%r4,%r4,%r4}};"
+    );
+    run(&first, &second, 8);
+    let in_place = format!(
+        "{FORM} {{%r0,%r40,%r41,%r42}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r1}}, {{%r4,%r4,%r4,%r4}};"
+    );
+    let second = format!(
+        "{FORM} {{%r43,%r44,%r45,%r46}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r1}}, {{%r4,%r4,%r4,%r4}};"
+    );
+    run(&in_place, &second, 7);
 }
 
 #[test]

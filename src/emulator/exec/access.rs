@@ -188,29 +188,32 @@ pub(crate) fn prepare(
     Some((all, shape))
 }
 
-/// Whether the granule table alone allows the access. An aligned access never crosses a granule.
+/// Whether the granule table alone allows an access at `address`. An aligned access never crosses a granule.
 #[inline(always)]
-fn global_ok(warp: &Warp, all: &Addresses, differ: u64, write: bool) -> bool {
+pub(super) fn granule_ok(warp: &Warp, address: u64, write: bool) -> bool {
     let right = if write {
         GranuleTable::WRITE
     } else {
         GranuleTable::READ
     };
-    let granule_ok = |address: u64| {
-        let index = address.wrapping_sub(warp.granule_base) >> warp.granule_shift;
-        if index >= warp.granule_count {
-            return false;
-        }
-        // SAFETY: the index lies inside the table, whose bytes are atomics; a stale value only postpones a report.
-        let flags = unsafe { warp.granule_flags.add(index as usize).read() };
-        flags & right != 0
-    };
+    let index = address.wrapping_sub(warp.granule_base) >> warp.granule_shift;
+    if index >= warp.granule_count {
+        return false;
+    }
+    // SAFETY: the index lies inside the table, whose bytes are atomics; a stale value only postpones a report.
+    let flags = unsafe { warp.granule_flags.add(index as usize).read() };
+    flags & right != 0
+}
+
+/// [`granule_ok`] for all lanes, whose addresses differ in the bits of `differ`.
+#[inline(always)]
+fn global_ok(warp: &Warp, all: &Addresses, differ: u64, write: bool) -> bool {
     if differ >> warp.granule_shift == 0 {
-        granule_ok(all.0[0])
+        granule_ok(warp, all.0[0], write)
     } else {
         let mut ok = true;
         for lane in 0..LANES {
-            ok &= granule_ok(all.0[lane]);
+            ok &= granule_ok(warp, all.0[lane], write);
         }
         ok
     }

@@ -4,8 +4,8 @@
 //! and fills the destination with 0xFF at issue, so that reading too early, or overwriting a buffer that is still read,
 //! shows up as NaN instead of passing by luck.
 
-use super::access::{addresses, find_shared, resolve, space};
-use super::op::{CHUNK, Op, handler, plain_handler};
+use super::access::{NARROW_ADDRESS, addresses, find_shared, granule_ok, resolve, space};
+use super::op::{Op, handler, plain_handler};
 use super::warp::{FULL, Handler, Ins, LANES, Warp};
 use std::collections::VecDeque;
 
@@ -41,6 +41,17 @@ impl AsyncQueue {
         self.groups.clear();
         self.open = 0;
     }
+
+    /// A copy at the queue's end, to be filled in.
+    #[inline(always)]
+    fn add(&mut self) -> &mut Copy {
+        if self.waiting == self.copies.len() {
+            self.copies.push_back(Box::default());
+        }
+        self.waiting += 1;
+        self.open += 1;
+        &mut self.copies[self.waiting - 1]
+    }
 }
 
 /// `ops`: shared address, global address, source size (only if `SIZED`). `imm`: offset of the global address; the offset of
@@ -51,6 +62,10 @@ impl<const SIZED: bool, const WIDE: bool> Op for Issue<SIZED, WIDE> {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // SAFETY: the run loop passes a valid instruction; this one has two entries.
         let (ins, second) = unsafe { (&*ip, &*ip.add(1)) };
+        // SAFETY: the operands are what `Issue` has.
+        if WIDE && unsafe { issue_whole::<SIZED>(warp, ins, second) } {
+            return ip.wrapping_add(2);
+        }
         let bytes = if WIDE { 16 } else { ins.ops[7] };
         // SAFETY: the second entry describes the shared address in the same way.
         let found = unsafe { find_shared(warp, ip, second, ins.ops[0], bytes.into(), true) };
@@ -61,7 +76,6 @@ impl<const SIZED: bool, const WIDE: bool> Op for Issue<SIZED, WIDE> {
         let mut source = unsafe { addresses(warp, ins, ins.ops[1]) };
         let mut source_bytes = [bytes as u8; LANES];
         let mut reads = warp.mask;
-        let mut whole = WIDE && warp.mask == FULL;
         if SIZED {
             // SAFETY: the operand is the size.
             let size = unsafe { warp.read::<u32>(ins.ops[2]) };
@@ -70,7 +84,6 @@ impl<const SIZED: bool, const WIDE: bool> Op for Issue<SIZED, WIDE> {
                 least = least.min(size[lane]);
             }
             if least < bytes {
-                whole = false;
                 for lane in 0..LANES {
                     source_bytes[lane] = size[lane].min(bytes) as u8;
                     if source_bytes[lane] == 0 {
@@ -119,43 +132,87 @@ impl<const SIZED: bool, const WIDE: bool> Op for Issue<SIZED, WIDE> {
             let watch = unsafe { &mut *warp.watch };
             watch.async_copy(warp, &target, &source, &source_bytes, u64::from(bytes));
         }
-        if whole {
-            for lane in 0..LANES {
-                prefetch(source.0[lane]);
-                // SAFETY: the destination has been checked.
-                unsafe { (target.0[lane] as *mut [u8; 16]).write([0xFF; 16]) };
-            }
-        } else {
-            let mut rest = issued;
-            while rest != 0 {
-                let lane = rest.trailing_zeros() as usize;
-                rest &= rest - 1;
-                // SAFETY: the destination has been checked.
-                unsafe { std::ptr::write_bytes(target.0[lane] as *mut u8, 0xFF, bytes as usize) };
-            }
+        let mut rest = issued;
+        while rest != 0 {
+            let lane = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            // SAFETY: the destination has been checked.
+            unsafe { std::ptr::write_bytes(target.0[lane] as *mut u8, 0xFF, bytes as usize) };
         }
-        let queue = &mut warp.queue;
-        if queue.waiting == queue.copies.len() {
-            queue.copies.push_back(Box::default());
-        }
-        let copy = &mut queue.copies[queue.waiting];
-        (copy.mask, copy.bytes, copy.whole) = (issued, bytes, whole);
-        // In pieces, which take vector moves where the whole takes a call.
-        for (to, from) in [(&mut copy.target, &target), (&mut copy.source, &source)] {
-            for (place, piece) in to
-                .as_chunks_mut::<CHUNK>()
-                .0
-                .iter_mut()
-                .zip(from.0.as_chunks().0)
-            {
-                *place = *piece;
-            }
-        }
+        let copy = warp.queue.add();
+        (copy.mask, copy.bytes, copy.whole) = (issued, bytes, false);
+        (copy.target, copy.source) = (target.0, source.0);
         copy.source_bytes = source_bytes;
-        queue.waiting += 1;
-        queue.open += 1;
         ip.wrapping_add(2)
     }
+}
+
+/// Issues a copy of the kind that kernels are made of: all lanes copy all of 16 bytes from one granule of device memory to
+/// shared addresses of 32 bits, and nobody watches. `false`: it is none, or not a valid one, and nothing has been done.
+///
+/// # Safety
+/// The operands are those of [`Issue`].
+#[inline(always)]
+unsafe fn issue_whole<const SIZED: bool>(warp: &mut Warp, ins: &Ins, second: &Ins) -> bool {
+    const BYTES: u32 = 16;
+    if warp.mask != FULL || warp.count_memory {
+        return false;
+    }
+    if second.ext & NARROW_ADDRESS == 0 || ins.ext & NARROW_ADDRESS != 0 {
+        return false;
+    }
+    // SAFETY: the operand is a slot of 32-bit lanes.
+    let offsets = unsafe { &*warp.slot::<[u32; LANES]>(ins.ops[0]) };
+    // SAFETY: the operand is a slot of 64-bit lanes.
+    let sources = unsafe { &*warp.slot::<[u64; LANES]>(ins.ops[1]) };
+    let (mut unaligned, mut highest) = (0, 0);
+    for lane in 0..LANES {
+        let offset = offsets[lane].wrapping_add(second.imm as u32);
+        unaligned |= offset;
+        highest = highest.max(offset);
+    }
+    let first = sources[0].wrapping_add(ins.imm as u64);
+    let (mut any, mut differ) = (0, 0);
+    for lane in 0..LANES {
+        let source = sources[lane].wrapping_add(ins.imm as u64);
+        any |= source;
+        differ |= source ^ first;
+    }
+    let mut least = BYTES;
+    if SIZED {
+        // SAFETY: the operand is a slot of 32-bit lanes.
+        let sizes = unsafe { &*warp.slot::<[u32; LANES]>(ins.ops[2]) };
+        for lane in 0..LANES {
+            least = least.min(sizes[lane]);
+        }
+    }
+    let misaligned = (any as u32 | unaligned) & (BYTES - 1) != 0;
+    let outside = u64::from(highest) + u64::from(BYTES) > warp.shared_bytes.into();
+    if misaligned || outside || least < BYTES || differ >> warp.granule_shift != 0 {
+        return false;
+    }
+    if !granule_ok(warp, first, false) {
+        return false;
+    }
+    let shared = warp.shared as u64;
+    let copy = warp.queue.add();
+    (copy.mask, copy.bytes, copy.whole) = (FULL, BYTES, true);
+    for lane in 0..LANES {
+        let offset = offsets[lane].wrapping_add(second.imm as u32);
+        copy.target[lane] = shared.wrapping_add(offset.into());
+        copy.source[lane] = sources[lane].wrapping_add(ins.imm as u64);
+    }
+    for lane in 0..LANES {
+        prefetch(copy.source[lane]);
+        // SAFETY: the destination has been checked.
+        unsafe { (copy.target[lane] as *mut [u8; 16]).write([0xFF; 16]) };
+    }
+    warp.shared_touched = true;
+    let bytes = u64::from(BYTES) * LANES as u64;
+    warp.counters.global_load_requests += 1;
+    warp.counters.global_load_bytes += bytes;
+    warp.counters.async_copy_bytes += bytes;
+    true
 }
 
 /// Has this CPU fetch the cache line that begins at `address`, if one does: the copy itself comes later.
@@ -163,9 +220,9 @@ impl<const SIZED: bool, const WIDE: bool> Op for Issue<SIZED, WIDE> {
 fn prefetch(address: u64) {
     #[cfg(target_arch = "x86_64")]
     if address.is_multiple_of(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: SSE is part of x86-64, and a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address as *const i8) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address as *const i8) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;

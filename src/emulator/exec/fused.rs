@@ -4,9 +4,9 @@
 use super::op::{CHUNK, Op, chunk, handler, lanes_where, out, set_chunk, settle};
 use super::warp::{Handler, Ins, LANES, Warp};
 
-/// `imm`: instructions of the program that this one stands for, beyond one.
+/// Counts `more` instructions of the program that this one stands for, beyond one: usually its `imm`.
 #[inline(always)]
-fn count(warp: &mut Warp, more: u64) {
+pub(super) fn count(warp: &mut Warp, more: u64) {
     warp.counters.warp_instructions += more;
     warp.counters.active_lanes += more * u64::from(warp.mask.count_ones());
 }

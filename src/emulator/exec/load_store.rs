@@ -4,7 +4,7 @@ use super::access::{
     Addresses, SPACE_BITS, Shape, addresses, count, find_shared, prepare, resolve, space,
 };
 use super::op::{Op, handler, plain_handler};
-use super::warp::{Handler, Ins, LANES, Warp};
+use super::warp::{FULL, Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
 
 /// An element in memory and the register lane it becomes.
@@ -202,17 +202,29 @@ impl<E: Element, const N: usize, const SPACE: u32> Op for Store<E, N, SPACE> {
             unsafe { (all.0[0] as *mut [E; LANES]).write(words) };
             return ip.wrapping_add(1);
         }
-        let mut rest = warp.mask;
-        while rest != 0 {
-            let lane = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
+        let mut values = [std::ptr::null::<E::Bits>(); N];
+        for n in 0..N {
+            values[n] = warp.slot(ins.ops[1 + n]);
+        }
+        let store = |lane: usize| {
             let mut words = [zero; N];
             for n in 0..N {
                 // SAFETY: the N operands after the address are slots of 32 lanes.
-                words[n] = E::narrow(unsafe { *warp.slot::<E::Bits>(ins.ops[1 + n]).add(lane) });
+                words[n] = E::narrow(unsafe { values[n].add(lane).read() });
             }
             // SAFETY: the access has been checked.
             unsafe { (all.0[lane] as *mut [E; N]).write(words) };
+        };
+        if warp.mask == FULL {
+            for lane in 0..LANES {
+                store(lane);
+            }
+        } else {
+            let mut rest = warp.mask;
+            while rest != 0 {
+                store(rest.trailing_zeros() as usize);
+                rest &= rest - 1;
+            }
         }
         ip.wrapping_add(1)
     }

@@ -270,3 +270,14 @@ pub(crate) fn mma(shape: &str, ty: &str) -> Option<(Handler, usize, usize)> {
         _ => return None,
     })
 }
+
+/// The handler of two such products one behind the other, the second of which reads nothing that the first writes, with
+/// the same A; if there is one.
+pub(crate) fn mma_pair(shape: &str, ty: &str) -> Option<Handler> {
+    #[cfg(target_arch = "x86_64")]
+    if (shape, ty) == ("m16n8k16", "bf16") {
+        return super::mma_x86::pair();
+    }
+    let _ = (shape, ty);
+    None
+}

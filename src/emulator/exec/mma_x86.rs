@@ -5,6 +5,7 @@
 //! changes no bit: `fma(0, b, c)` is `c` for every finite b and every c that is neither -0 nor NaN.
 
 use super::control::converged;
+use super::fused;
 use super::op::{has_avx2, has_avx512};
 use super::warp::{FULL, Handler, Ins, LANES, Warp};
 use std::arch::x86_64::*;
@@ -30,6 +31,12 @@ pub(super) fn handler() -> Option<Handler> {
     }
 }
 
+/// The handler of two such instructions, one behind the other, if this CPU has one: they have the same A, and the second reads
+/// nothing that the first writes.
+pub(super) fn pair() -> Option<Handler> {
+    has_avx512().then_some(avx512_pair as Handler)
+}
+
 /// Slot of operand `n`.
 ///
 /// # Safety
@@ -53,148 +60,268 @@ unsafe fn words(warp: &Warp, slot: u32) -> [__m512i; 2] {
     unsafe { [_mm512_load_si512(slot), _mm512_load_si512(slot.add(1))] }
 }
 
-/// Adds `a b` for one k to `N` halves. `LANE`, four times two bits, picks the lane of each quad that holds it.
+/// Adds `a b` for one k to `N` halves of `P` products. `LANE`, four times two bits, picks the lane of each quad of A that holds
+/// the k, whose row in each B `row` gives by even and odd column.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn step<const LANE: i32, const N: usize>(
-    acc: &mut [Half; N],
+fn step<const LANE: i32, const N: usize, const P: usize>(
+    acc: &mut [[Half; N]; P],
     a: &[[__m512; 2]; N],
-    even: __m512,
-    odd: __m512,
+    row: [[__m512; 2]; P],
 ) {
     for half in 0..N {
         for part in 0..2 {
             let a = _mm512_shuffle_ps::<LANE>(a[half][part], a[half][part]);
-            let [evens, odds] = &mut acc[half];
-            evens[part] = _mm512_fmadd_ps(a, even, evens[part]);
-            odds[part] = _mm512_fmadd_ps(a, odd, odds[part]);
+            for product in 0..P {
+                for odd in 0..2 {
+                    let sum = &mut acc[product][half][odd][part];
+                    *sum = _mm512_fmadd_ps(a, row[product][odd], *sum);
+                }
+            }
         }
     }
 }
 
-/// B, by k / 8 and by even and odd column: for the even k and for the odd ones, four columns a k.
-#[repr(C, align(64))]
-struct Columns([[[[f32; 16]; 2]; 2]; 2]);
+/// B, by k / 8, by even and odd column, and by even and odd k: four columns a k.
+type Columns = [[[__m512; 2]; 2]; 2];
 
-/// Adds `a b` to `N` halves, the first of which is half `first`.
+/// Adds `a b` to `N` halves, the first of which is half `FIRST`, of `P` products.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn accumulate<const N: usize>(
+unsafe fn accumulate<const N: usize, const FIRST: usize, const P: usize>(
     warp: &Warp,
     ip: *const Ins,
-    acc: &mut [Half; N],
-    first: usize,
-    columns: &Columns,
-) {
+    mut acc: [[Half; N]; P],
+    columns: &[Columns; P],
+) -> [[Half; N]; P] {
     for r in 0..2 {
         let (mut low, mut high) = ([[_mm512_setzero_ps(); 2]; N], [[_mm512_setzero_ps(); 2]; N]);
         for half in 0..N {
             // SAFETY: the operand is a slot of 32 words.
-            let pairs = unsafe { words(warp, operand(ip, 4 + 2 * r + first + half)) };
+            let pairs = unsafe { words(warp, operand(ip, 4 + 2 * r + FIRST + half)) };
             for part in 0..2 {
                 let upper = _mm512_and_si512(pairs[part], _mm512_set1_epi32(UPPER));
                 low[half][part] = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs[part]));
                 high[half][part] = _mm512_castsi512_ps(upper);
             }
         }
-        let four = |odd_column: usize, odd_k: usize, t: usize| {
-            let row = &columns.0[r][odd_column][odd_k];
-            // SAFETY: four of sixteen floats, aligned to their size.
-            _mm512_broadcast_f32x4(unsafe { _mm_load_ps(row.as_ptr().add(4 * t)) })
+        let row = |odd_k: usize, t: usize| {
+            let mut row = [[_mm512_setzero_ps(); 2]; P];
+            for product in 0..P {
+                for odd in 0..2 {
+                    let four = (&raw const columns[product][r][odd][odd_k]).cast::<__m128>();
+                    // SAFETY: a quarter of a vector, aligned to its size.
+                    row[product][odd] = _mm512_broadcast_f32x4(unsafe { four.add(t).read() });
+                }
+            }
+            row
         };
-        step::<0x00, N>(acc, &low, four(0, 0, 0), four(1, 0, 0));
-        step::<0x00, N>(acc, &high, four(0, 1, 0), four(1, 1, 0));
-        step::<0x55, N>(acc, &low, four(0, 0, 1), four(1, 0, 1));
-        step::<0x55, N>(acc, &high, four(0, 1, 1), four(1, 1, 1));
-        step::<0xaa, N>(acc, &low, four(0, 0, 2), four(1, 0, 2));
-        step::<0xaa, N>(acc, &high, four(0, 1, 2), four(1, 1, 2));
-        step::<0xff, N>(acc, &low, four(0, 0, 3), four(1, 0, 3));
-        step::<0xff, N>(acc, &high, four(0, 1, 3), four(1, 1, 3));
+        step::<0x00, N, P>(&mut acc, &low, row(0, 0));
+        step::<0x00, N, P>(&mut acc, &high, row(1, 0));
+        step::<0x55, N, P>(&mut acc, &low, row(0, 1));
+        step::<0x55, N, P>(&mut acc, &high, row(1, 1));
+        step::<0xaa, N, P>(&mut acc, &low, row(0, 2));
+        step::<0xaa, N, P>(&mut acc, &high, row(1, 2));
+        step::<0xff, N, P>(&mut acc, &low, row(0, 3));
+        step::<0xff, N, P>(&mut acc, &high, row(1, 3));
     }
+    acc
 }
 
-/// With AVX-512: lanes stay where they are, A is broadcast within the quads that share a row, B across the quads.
+/// B's words: k / 8, lanes 0 to 15 and 16 to 31.
+type Words = [[__m512i; 2]; 2];
+
+/// Lays out B by columns.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn columns(b: &Words) -> Columns {
+    let mut columns = [[[_mm512_setzero_ps(); 2]; 2]; 2];
+    // Lane 4 g + t holds rows 2 t and 2 t + 1 of column g.
+    let even = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    for r in 0..2 {
+        for odd in 0..2 {
+            let order = _mm512_add_epi32(even, _mm512_set1_epi32(4 * odd as i32));
+            let pairs = _mm512_permutex2var_epi32(b[r][0], order, b[r][1]);
+            let upper = _mm512_and_si512(pairs, _mm512_set1_epi32(UPPER));
+            columns[r][odd] = [
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
+                _mm512_castsi512_ps(upper),
+            ];
+        }
+    }
+    columns
+}
+
+/// Whether every B is finite.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn finite<const P: usize>(b: &[Words; P]) -> bool {
+    let exponent = _mm512_set1_epi16(EXPONENT_16);
+    let mut largest = _mm512_setzero_si512();
+    for words in b {
+        for register in words {
+            for pairs in register {
+                largest = _mm512_max_epu16(largest, _mm512_and_si512(*pairs, exponent));
+            }
+        }
+    }
+    _mm512_cmpeq_epi16_mask(largest, exponent) == 0
+}
+
+/// Whether half `HALF` of A is zero.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn is_zero<const HALF: usize>(warp: &Warp, ip: *const Ins) -> bool {
+    // SAFETY: the operands are slots of 32 words.
+    let [[a0, a1], [b0, b1]] = unsafe {
+        [
+            words(warp, operand(ip, 4 + HALF)),
+            words(warp, operand(ip, 6 + HALF)),
+        ]
+    };
+    let any = _mm512_or_si512(_mm512_or_si512(a0, a1), _mm512_or_si512(b0, b1));
+    _mm512_test_epi32_mask(any, _mm512_set1_epi32(MAGNITUDES)) == 0
+}
+
+/// Whether adding zeros of either sign leaves half `HALF` of every C as it is.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn stays<const HALF: usize, const P: usize>(c: &[[Half; 2]; P]) -> bool {
+    let mut odd_ones = 0;
+    for halves in c {
+        for column in &halves[HALF] {
+            for part in column {
+                odd_ones |= _mm512_fpclass_ps_mask::<NEGATIVE_ZERO_OR_NAN>(*part);
+            }
+        }
+    }
+    odd_ones == 0
+}
+
+/// [`products`] of one instruction.
 ///
 /// # Safety
 /// As for every handler; the CPU has AVX-512F, BW and DQ.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 unsafe fn avx512(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+    // SAFETY: passed on to the caller.
+    unsafe { products::<1>(warp, ip) }
+}
+
+/// [`products`] of two instructions with the same A; of the first alone where somebody looks at each.
+///
+/// # Safety
+/// As for every handler, of both; the CPU has AVX-512F, BW and DQ.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+unsafe fn avx512_pair(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+    if !warp.watch.is_null() {
+        // SAFETY: passed on to the caller.
+        return unsafe { products::<1>(warp, ip) };
+    }
+    fused::count(warp, 1);
+    // SAFETY: passed on to the caller.
+    if unsafe { is_zero::<0>(warp, ip) || is_zero::<1>(warp, ip) } {
+        // SAFETY: passed on to the caller.
+        return unsafe { products::<2>(warp, ip) };
+    }
+    // Both halves of both would not fit the registers.
+    // SAFETY: passed on to the caller.
+    let next = unsafe { products::<1>(warp, ip) };
+    if next.is_null() {
+        return next;
+    }
+    // SAFETY: as above.
+    unsafe { products::<1>(warp, next) }
+}
+
+/// `P` instructions one behind the other, with the same A, none of which reads what another writes. Lanes stay where they are,
+/// A is broadcast within the quads that share a row, B across the quads.
+///
+/// # Safety
+/// As for a handler of each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+unsafe fn products<const P: usize>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     if !converged(warp) {
         let live = warp.live;
         return warp.fail_divergent(ip, live);
     }
-    let mut columns = Columns([[[[0.0; 16]; 2]; 2]; 2]);
-    let mut special = 0;
-    // Lane 4 g + t holds rows 2 t and 2 t + 1 of column g.
-    let even = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
-    for r in 0..2 {
-        // SAFETY: the loader made this instruction of two entries, whose operands are slots of 32 words.
-        let [first, second] = unsafe { words(warp, operand(ip, 8 + r)) };
-        for pairs in [first, second] {
-            let exponents = _mm512_and_si512(pairs, _mm512_set1_epi16(EXPONENT_16));
-            special |= _mm512_cmpeq_epi16_mask(exponents, _mm512_set1_epi16(EXPONENT_16));
+    let mut b = [[[_mm512_setzero_si512(); 2]; 2]; P];
+    let mut c = [[[[_mm512_setzero_ps(); 2]; 2]; 2]; P];
+    let mut laid_out = [[[[_mm512_setzero_ps(); 2]; 2]; 2]; P];
+    for product in 0..P {
+        let ip = ip.wrapping_add(2 * product);
+        for r in 0..2 {
+            // SAFETY: the loader made these instructions of two entries, whose operands are slots of 32 words.
+            b[product][r] = unsafe { words(warp, operand(ip, 8 + r)) };
         }
-        for odd_column in 0..2 {
-            let order = _mm512_add_epi32(even, _mm512_set1_epi32(4 * odd_column as i32));
-            let pairs = _mm512_permutex2var_epi32(first, order, second);
-            let upper = _mm512_and_si512(pairs, _mm512_set1_epi32(UPPER));
-            let values = [_mm512_slli_epi32::<16>(pairs), upper];
-            for (odd_k, value) in values.into_iter().enumerate() {
-                let row = &mut columns.0[r][odd_column][odd_k];
-                // SAFETY: the row is as long and as aligned as the vector.
-                unsafe { _mm512_store_ps(row.as_mut_ptr(), _mm512_castsi512_ps(value)) };
-            }
-        }
-    }
-    let mut acc = [[[_mm512_setzero_ps(); 2]; 2]; 2];
-    let mut idle = [false; 2];
-    for half in 0..2 {
-        for odd in 0..2 {
+        for n in 0..4 {
             // SAFETY: as above.
-            let c = unsafe { words(warp, operand(ip, 10 + 2 * half + odd)) };
-            acc[half][odd] = [_mm512_castsi512_ps(c[0]), _mm512_castsi512_ps(c[1])];
+            let [low, high] = unsafe { words(warp, operand(ip, 10 + n)) };
+            c[product][n / 2][n % 2] = [_mm512_castsi512_ps(low), _mm512_castsi512_ps(high)];
         }
+        laid_out[product] = columns(&b[product]);
+    }
+    // Kept in memory, from where parts are broadcast without a shuffle.
+    let columns = std::hint::black_box(&laid_out);
+    // Halves of the results that are those of C.
+    // SAFETY: as above.
+    let mut still = unsafe { [is_zero::<0>(warp, ip), is_zero::<1>(warp, ip)] };
+    if still != [false; 2] {
+        let finite = finite(&b);
+        still[0] &= finite && stays::<0, P>(&c);
+        still[1] &= finite && stays::<1, P>(&c);
+    }
+    match still {
         // SAFETY: as above.
-        let (a, b) = unsafe {
-            (
-                words(warp, operand(ip, 4 + half)),
-                words(warp, operand(ip, 6 + half)),
-            )
-        };
-        let any = _mm512_or_si512(_mm512_or_si512(a[0], a[1]), _mm512_or_si512(b[0], b[1]));
-        if _mm512_test_epi32_mask(any, _mm512_set1_epi32(MAGNITUDES)) == 0 && special == 0 {
-            let mut odd_ones = 0;
-            for c in acc[half].iter().flatten() {
-                odd_ones |= _mm512_fpclass_ps_mask::<NEGATIVE_ZERO_OR_NAN>(*c);
-            }
-            idle[half] = odd_ones == 0;
-        }
-    }
-    match idle {
-        // SAFETY: the operands are slots of 32 words.
-        [false, false] => unsafe { accumulate(warp, ip, &mut acc, 0, &columns) },
+        [false, false] => c = unsafe { accumulate::<2, 0, P>(warp, ip, c, columns) },
+        // SAFETY: as above.
+        [false, true] => unsafe { one_half::<0, P>(warp, ip, &mut c, columns) },
+        // SAFETY: as above.
+        [true, false] => unsafe { one_half::<1, P>(warp, ip, &mut c, columns) },
         [true, true] => {}
-        [first, _] => {
-            let half = usize::from(first);
-            let mut one = [acc[half]];
-            // SAFETY: as above.
-            unsafe { accumulate(warp, ip, &mut one, half, &columns) };
-            acc[half] = one[0];
+    }
+    for product in 0..P {
+        for n in 0..4 {
+            // SAFETY: the first four operands are destinations.
+            let slot = unsafe { operand(ip.wrapping_add(2 * product), n) };
+            for part in 0..2 {
+                let value = c[product][n / 2][n % 2][part];
+                let target = warp.slot::<f32>(slot).wrapping_add(16 * part);
+                if warp.mask == FULL {
+                    // SAFETY: they are slots of 32 words, which are aligned.
+                    unsafe { _mm512_store_ps(target, value) };
+                } else {
+                    let mask = (warp.mask >> (16 * part)) as __mmask16;
+                    // SAFETY: as above.
+                    unsafe { _mm512_mask_store_ps(target, mask, value) };
+                }
+            }
         }
     }
-    for (n, values) in acc.iter().flatten().enumerate() {
-        // SAFETY: the first four operands are destinations.
-        let slot = unsafe { operand(ip, n) };
-        for (part, &value) in values.iter().enumerate() {
-            let mask = (warp.mask >> (16 * part)) as __mmask16;
-            let target = warp.slot::<f32>(slot + 64 * part as u32);
-            // SAFETY: they are slots of 32 words, which are aligned.
-            unsafe { _mm512_mask_store_ps(target, mask, value) };
-        }
+    warp.counters.mma_ops += P as u64;
+    warp.counters.mma_macs += P as u64 * (16 * 8 * 16);
+    ip.wrapping_add(2 * P)
+}
+
+/// [`accumulate`] for one half.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn one_half<const HALF: usize, const P: usize>(
+    warp: &Warp,
+    ip: *const Ins,
+    sums: &mut [[Half; 2]; P],
+    columns: &[Columns; P],
+) {
+    let mut acc = [[[[_mm512_setzero_ps(); 2]; 2]; 1]; P];
+    for product in 0..P {
+        acc[product][0] = sums[product][HALF];
     }
-    warp.counters.mma_ops += 1;
-    warp.counters.mma_macs += 16 * 8 * 16;
-    ip.wrapping_add(2)
+    // SAFETY: passed on to the caller.
+    let acc = unsafe { accumulate::<1, HALF, P>(warp, ip, acc, columns) };
+    for product in 0..P {
+        sums[product][HALF] = acc[product][0];
+    }
 }
 
 /// With AVX2: rows of C in registers, B's rows beside each other, elements of A broadcast.

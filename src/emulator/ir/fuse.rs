@@ -1,4 +1,5 @@
-//! Joins instructions whose results nothing else reads into one: address arithmetic, and tests of a range.
+//! Joins instructions whose results nothing else reads into one: address arithmetic, and tests of a range. Pairs of products
+//! with the same A become one as well.
 //!
 //! Only within a basic block, where all lanes stay together, and only pure instructions without guards: what the lanes
 //! see is the same, and [`fused`] handlers count what they stand for.
@@ -77,6 +78,7 @@ pub(super) fn join(insts: &mut [Inst], dead: &mut [bool], registers: &[Register]
             _ => {}
         }
     }
+    fusing.pairs();
 }
 
 impl Fusing<'_> {
@@ -166,6 +168,35 @@ impl Fusing<'_> {
         let srcs = [first.1, second.1].concat();
         self.replace(index, &[first.0, second.0], srcs, fused::both());
         self.insts[index].ext = ext;
+    }
+
+    /// Has the first of two products one behind the other, with the same A, run both. The second stays where it is.
+    fn pairs(&mut self) {
+        // The product before, unless it runs another one already.
+        let mut before: Option<usize> = None;
+        for index in 0..self.insts.len() {
+            if self.dead[index] {
+                continue;
+            }
+            let inst = &self.insts[index];
+            let (Some(Fusible::Product { pair }), None) = (inst.fusible, inst.guard) else {
+                before = None;
+                continue;
+            };
+            let partner = before.filter(|&before| {
+                let first = &self.insts[before];
+                let near = self.cfg.block_of[before] == self.cfg.block_of[index];
+                near && first.srcs[..4] == inst.srcs[..4]
+                    && !first.dsts.iter().any(|dst| inst.srcs.contains(dst))
+            });
+            before = match partner {
+                Some(first) => {
+                    self.insts[first].handler = pair;
+                    None
+                }
+                None => Some(index),
+            };
+        }
     }
 
     fn replace(

@@ -599,7 +599,7 @@ impl Lowering<'_> {
             }
         }
         if let [only] = &mut self.insts[before..] {
-            only.fusible = fuse::fusible(base, rest);
+            only.fusible = only.fusible.or(fuse::fusible(base, rest));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::lower::{Lowering, Refusal, Widening};
 use super::names::class_of;
-use super::{Constant, Inst};
+use super::{Constant, Fusible, Inst};
 use crate::emulator::check::registers::Carry;
 use crate::emulator::exec::access::{ACQUIRE, NARROW_ADDRESS, RELEASE, STRONG, space};
 use crate::emulator::exec::{async_copy, load_store, matrix};
@@ -380,6 +380,8 @@ impl Lowering<'_> {
                 inst.ext = TWO_ENTRIES;
                 inst.second = Some((0, 0));
                 inst.early = true;
+                inst.fusible =
+                    matrix::mma_pair(shape, a_type).map(|pair| Fusible::Product { pair });
             }
             ("mma", ..) => return self.lower_mma(&rest, o),
             _ => return Err(unknown()),

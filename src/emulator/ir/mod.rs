@@ -183,7 +183,7 @@ pub(crate) enum Flow {
 }
 
 /// What an instruction computes, of those that `fuse` joins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Fusible {
     /// A 64-bit sum.
     Add,
@@ -199,6 +199,8 @@ pub(crate) enum Fusible {
     And,
     /// Either of two predicates.
     Or,
+    /// A product whose first four sources are A; `pair` runs it and another one.
+    Product { pair: Handler },
 }
 
 /// An instruction over virtual registers.
