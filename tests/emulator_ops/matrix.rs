@@ -311,7 +311,7 @@ fn mma_may_accumulate_in_place_and_sees_nan_and_infinity() {
 }
 
 /// Products with the same A follow each other, and the second uses what the first gives: as C, as B, as A; and the first
-/// overwrites what the second has for A.
+/// overwrites what the second has for A. Half of A is zero, as where pairs are made.
 #[test]
 fn mma_that_uses_the_one_before() {
     const FORM: &str = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32";
@@ -328,23 +328,23 @@ fn mma_that_uses_the_one_before() {
         next
     };
     let first = format!(
-        "{FORM} {{%r40,%r41,%r42,%r43}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r0}}, {{%r4,%r4,%r4,%r4}};"
+        "{FORM} {{%r40,%r41,%r42,%r43}}, {{%r0,%r4,%r0,%r4}}, {{%r1,%r0}}, {{%r4,%r4,%r4,%r4}};"
     );
     let second = format!(
-        "{FORM} {{%r44,%r45,%r46,%r47}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r0}}, {{%r40,%r41,%r42,%r43}};"
+        "{FORM} {{%r44,%r45,%r46,%r47}}, {{%r0,%r4,%r0,%r4}}, {{%r1,%r0}}, {{%r40,%r41,%r42,%r43}};"
     );
     let got = run(&first, &second, 8);
     assert!(got[0].iter().all(|&bits| f32::from_bits(bits) != 0.0));
     assert!((0..32).all(|lane| f32::from_bits(got[4][lane]) == 2.0 * f32::from_bits(got[0][lane])));
     let second = format!(
-        "{FORM} {{%r44,%r45,%r46,%r47}}, {{%r0,%r0,%r0,%r0}}, {{%r40,%r41}}, {{%r4,%r4,%r4,%r4}};"
+        "{FORM} {{%r44,%r45,%r46,%r47}}, {{%r0,%r4,%r0,%r4}}, {{%r40,%r41}}, {{%r4,%r4,%r4,%r4}};"
     );
     run(&first, &second, 8);
     let in_place = format!(
-        "{FORM} {{%r0,%r40,%r41,%r42}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r1}}, {{%r4,%r4,%r4,%r4}};"
+        "{FORM} {{%r0,%r40,%r41,%r42}}, {{%r0,%r4,%r0,%r4}}, {{%r1,%r1}}, {{%r4,%r4,%r4,%r4}};"
     );
     let second = format!(
-        "{FORM} {{%r43,%r44,%r45,%r46}}, {{%r0,%r0,%r0,%r0}}, {{%r1,%r1}}, {{%r4,%r4,%r4,%r4}};"
+        "{FORM} {{%r43,%r44,%r45,%r46}}, {{%r0,%r4,%r0,%r4}}, {{%r1,%r1}}, {{%r4,%r4,%r4,%r4}};"
     );
     run(&in_place, &second, 7);
 }
