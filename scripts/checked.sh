@@ -5,6 +5,7 @@
 #   scripts/checked.sh [SEED...]       all suites that use a device, with these seeds (1 2 3)
 #   scripts/checked.sh --subset SEED   every kernel and the engine's pages, about a minute of CPU time; suites get seeds from SEED on
 #
+# No test is skipped: those that do on purpose what the mode reports expect its report.
 # Left out: emulator_mutants and most of emulator_checked, which set the mode themselves, and suites without a device.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,30 +24,6 @@ subset=(
     'engine_fork completions_that_find_no_room' 'engine_elastic c28'
 )
 
-# Tests that do on purpose what the mode reports, or ask for what it changes; `--skip` takes parts of names.
-skips=(
-    # Reads memory that nobody has written, to see the poison in it.
-    memory::access_is_needed_and_its_kind_is_checked memory::fresh_memory_reads_as_poison_also_after_reuse
-    memory::poison_shows_what_was_never_written
-    # Work of two streams that nothing orders, and in which order it runs.
-    streams::a_wait_means_the_record_at_the_time_of_the_call streams::events_order_streams_and_without_them_nothing_does
-    streams::blocking_streams_and_the_default_stream_wait_for_each_other
-    # The host touches a buffer before its copy is complete.
-    streams::pageable_sources_may_change_after_the_call_and_pinned_ones_may_not
-    streams::work_runs_when_somebody_waits_and_not_before
-    # Pipelines with a wait too few, and barriers in memory that holds none.
-    matrix::a_late_copy_makes_pipeline_mistakes_visible hopper::bulk_copies_and_reductions_arrive_when_waited_for
-    hopper::misused_barriers_are_faults
-    # Lanes that meet at different places of the text: the mode calls that divergence.
-    device_runtime::lanes_
-    # Which of several faults comes first depends on the order.
-    memory::wrong_addresses_are_faults_that_say_where
-    # Reads what nobody wrote.
-    threads::what_waits_for_a_stream_waits_for_its_host_functions
-    # Runs the suite again in another process, the tests above included.
-    load::cpus_without_avx
-)
-
 seeds=("${@:-1 2 3}")
 step=0
 if [[ ${1:-} == --subset ]]; then
@@ -59,7 +36,7 @@ fi
 run() {
     local seed=$1 suite=$2
     printf '== %s, seed %s (%s s)\n' "${*:2}" "$seed" "$SECONDS"
-    NEAP_CHECK=$seed cargo test --quiet --release --locked --test "$suite" -- "${@:3}" "${skips[@]/#/--skip=}"
+    NEAP_CHECK=$seed cargo test --quiet --release --locked --test "$suite" -- "${@:3}"
 }
 
 for seed in ${seeds[*]}; do

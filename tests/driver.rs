@@ -31,13 +31,39 @@ use std::sync::Arc;
 use neap::driver::{
     AddressReservation, Context, CuResult, Driver, DriverError, PhysicalAllocation,
 };
-use neap::emulator::{self, Profile};
+use neap::emulator::{self, CheckKind, CheckOptions, Profile};
 
 const MIB: u64 = 1 << 20;
 const GRAIN: u64 = 2 * MIB;
 
 fn tiny() -> Profile {
     Profile::named("tiny").expect("a known profile")
+}
+
+/// What `NEAP_CHECK` asks for, if it turns the checked mode on.
+fn check_options() -> Option<CheckOptions> {
+    CheckOptions::from_environment().expect("a value of NEAP_CHECK")
+}
+
+/// As [`tiny`], for a test that does on purpose what the checked mode reports: its reports are only collected.
+fn tiny_collecting() -> Profile {
+    let mut profile = tiny();
+    profile.check = check_options().map(CheckOptions::collecting);
+    profile
+}
+
+/// Asserts that the checked mode, if it is on, has reported what a test did on purpose, and nothing else.
+fn assert_reported(ordinal: u32, kinds: &[CheckKind]) {
+    let found: Vec<CheckKind> = emulator::take_check_reports(ordinal)
+        .iter()
+        .map(|report| report.kind)
+        .collect();
+    let expected = if check_options().is_some() {
+        kinds
+    } else {
+        &[]
+    };
+    assert_eq!(found, expected);
 }
 
 /// A device of its own and its context: tests run side by side in one process.

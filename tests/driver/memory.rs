@@ -6,9 +6,12 @@ use neap::driver::{
     Access, AddressReservation, Attribute, Context, CuResult, DevicePtr, Driver, DriverError,
     PhysicalAllocation, PinnedBuffer, Stream,
 };
-use neap::emulator::{self, Profile};
+use neap::emulator::{self, CheckKind, Profile};
 
-use crate::{GRAIN, MIB, assert_nothing_left, code_of, context_on, mapped, tiny};
+use crate::{
+    GRAIN, MIB, assert_nothing_left, assert_reported, code_of, context_on, mapped, tiny,
+    tiny_collecting,
+};
 
 #[test]
 fn a_device_is_what_its_profile_says() {
@@ -65,7 +68,7 @@ fn one_handle_at_two_addresses_aliases() {
 
 #[test]
 fn fresh_memory_reads_as_poison_also_after_reuse() {
-    let (_, context) = context_on(tiny());
+    let (ordinal, context) = context_on(tiny_collecting());
     let stream = Stream::new(&context).unwrap();
     for _ in 0..3 {
         let block = mapped(&context, GRAIN);
@@ -73,6 +76,7 @@ fn fresh_memory_reads_as_poison_also_after_reuse() {
         let last = block.base().add(GRAIN - 64);
         stream.copy_to_host(&mut read, last).unwrap();
         assert_eq!(read, [0xFF; 64]);
+        assert_reported(ordinal, &[CheckKind::UninitialisedGlobal]);
         stream.copy_to_device(last, &[7; 64]).unwrap();
         stream.copy_to_host(&mut read, last).unwrap();
         assert_eq!(read, [7; 64]);
@@ -153,13 +157,14 @@ fn access_is_needed_and_its_kind_is_checked() {
     let physical = Arc::new(PhysicalAllocation::new(&context, GRAIN).unwrap());
     reservation.map(0, physical).unwrap();
     assert_eq!(code_of(read()), CuResult::INVALID_VALUE);
+    reservation.set_access(0, GRAIN).unwrap();
+    write().unwrap();
     reservation.set_access_to(0, GRAIN, Access::Read).unwrap();
     read().unwrap();
     assert_eq!(code_of(write()), CuResult::INVALID_VALUE);
     let detail = emulator::last_error_detail().unwrap();
     assert!(detail.contains("does not allow"), "{detail}");
     reservation.set_access(0, GRAIN).unwrap();
-    write().unwrap();
     // One byte past the piece.
     let past = stream.copy_to_device(base.add(GRAIN - 4), &[1; 8]);
     assert_eq!(code_of(past), CuResult::INVALID_VALUE);

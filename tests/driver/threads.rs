@@ -105,6 +105,7 @@ fn what_waits_for_a_stream_waits_for_its_host_functions() {
     let ordinal = emulator::add_device(tiny());
     primary(ordinal);
     let data = alloc(64);
+    ok!("cuMemsetD32_v2"(data => u64, 1 => u32, 1 => usize));
     let mut word = 0u32;
     let mut expected = 0;
     let mut counts = |wait: &mut dyn FnMut()| {

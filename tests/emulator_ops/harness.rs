@@ -1,10 +1,10 @@
 //! A device of one buffer, and kernels made from a few lines of PTX.
 
-use neap::emulator::CheckOptions;
 use neap::emulator::exec::{
     AccessError, Counters, DeviceMemory, ExecOptions, Fault, GranuleTable, LaunchSpec, ModuleCode,
     PtxError, run,
 };
+use neap::emulator::{CheckKind, CheckOptions};
 
 /// Device memory: 4 KiB granules over a buffer, with an unmapped granule on either side.
 pub struct Memory {
@@ -133,6 +133,42 @@ impl Default for Launch<'_> {
             shared: 0,
             params: &[],
             options,
+        }
+    }
+}
+
+/// Whether `NEAP_CHECK` turns the checked mode on.
+pub fn checked() -> bool {
+    let asked = CheckOptions::from_environment().expect("a value of NEAP_CHECK");
+    asked.is_some()
+}
+
+/// The outcome of a launch that does on purpose what the checked mode reports; `None` where it has, as it must.
+pub fn on_purpose<T: std::fmt::Debug>(outcome: Result<T, Fault>, kind: CheckKind) -> Option<T> {
+    if !checked() {
+        return Some(outcome.expect("it runs"));
+    }
+    match outcome {
+        Err(Fault::Checked { report }) if report.kind == kind => None,
+        other => panic!("{kind} must be reported: {other:?}"),
+    }
+}
+
+impl Launch<'_> {
+    /// Reports of the checked mode, if it is on, are only collected.
+    pub fn collect(&mut self) {
+        if let Some(check) = &self.options.check {
+            let options = check.options().collecting();
+            self.options = self.options.clone().checked(options);
+        }
+    }
+
+    /// Asserts that the checked mode, if it is on, has reported what the launch did on purpose, and nothing else.
+    pub fn assert_reported(&self, kinds: &[CheckKind]) {
+        if let Some(check) = &self.options.check {
+            let reports = check.take_reports();
+            let found: Vec<CheckKind> = reports.iter().map(|report| report.kind).collect();
+            assert_eq!(found, kinds, "{reports:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Loads, stores, state spaces, atomics, variables, and what happens to addresses that are wrong.
 
 use super::harness::{Launch, Memory, kernel, launch, load, run_body};
+use neap::emulator::CheckKind;
 use neap::emulator::exec::{AccessError, Fault, GranuleTable, Space};
 
 const TID: &str = "mov.u32 %r50, %tid.x; cvt.u64.u32 %rd50, %r50;\nld.param.u64 %rd40, [p0]; ld.param.u64 %rd41, [p1];\n";
@@ -217,7 +218,6 @@ fn fault_of(memory: &mut Memory, body: &str, params: &[u64], block: u32) -> Faul
         &Launch {
             params,
             block: [block, 1, 1],
-            grid: [2, 1, 1],
             ..Launch::default()
         },
     )
@@ -415,16 +415,14 @@ fn poison_shows_what_was_never_written() {
     let mut memory = Memory::new(4096);
     let out = memory.alloc(512);
     let body = "ld.param.u64 %rd1, [p0]; mov.u32 %r1, dyn; ld.shared.u32 %r2, [%r1]; st.global.u32 [%rd1], %r2; st.global.f32 [%rd1+4], %f7;";
-    run_body(
-        &mut memory,
-        body,
-        &Launch {
-            params: &[out],
-            shared: 64,
-            ..Launch::default()
-        },
-    )
-    .expect("it runs");
+    let mut how = Launch {
+        params: &[out],
+        shared: 64,
+        ..Launch::default()
+    };
+    how.collect();
+    run_body(&mut memory, body, &how).expect("it runs");
+    how.assert_reported(&[CheckKind::UninitialisedRegister]);
     assert_eq!(memory.get::<u32>(out, 2), [u32::MAX, u32::MAX]);
     assert!(memory.get::<f32>(out, 2).iter().all(|v| v.is_nan()));
     // Nor does a block see what the one before it wrote through a generic address that names the block's rank.
