@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks the kernels against a CUDA toolkit: csrc/prebuilt is what nvcc makes of csrc today, and no kernel spills or
-# exceeds its registers and static shared memory in csrc/budget.txt. With --update the budget is rewritten instead.
+# Checks the kernels against a CUDA toolkit: csrc/prebuilt is what nvcc makes of csrc today, no kernel spills or
+# exceeds its registers and static shared memory in csrc/budget.txt, and the toolkit's assembler takes every instruction probe
+# (`neap selftest --ptx`), so that a GPU can run them. With --update the budget is rewritten instead.
 # Needs nvcc 13.0.88 in NEAP_NVCC.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -55,3 +56,10 @@ awk '
         exit bad
     }' csrc/budget.txt "$scratch/measured"
 echo "kernels: $(wc -l <"$scratch/measured") entries within budget, prebuilt PTX fresh"
+
+cargo run --quiet --release --locked -- selftest --ptx "$scratch/probes"
+for file in "$scratch"/probes/*.ptx; do
+    architecture=$(sed -n 's/^\.target //p' "$file")
+    "$ptxas" -O1 -arch="$architecture" "$file" -o /dev/null
+done
+echo "probes: $(cat "$scratch"/probes/*.ptx | grep -c '^\.visible \.entry') kernels assembled"

@@ -523,3 +523,56 @@ fn run_completes_a_prompt_several_times_and_draws_its_memory() {
     let drawn = fs::read_to_string(svg).expect("the drawing");
     assert!(drawn.starts_with("<svg ") && drawn.contains("KV swa") && drawn.contains("graphs"));
 }
+
+/// Instruction probes are listed by family, recorded on a device, and written as PTX; each way the same forms.
+#[test]
+fn selftest_lists_records_and_writes_instruction_probes() {
+    let listed = json(&["selftest", "--list", "--json"]);
+    let forms = listed["forms"].as_array().expect("a list");
+    assert!(forms.len() > 1_500, "{} forms", forms.len());
+    let out = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| out.path().join(name).to_str().expect("UTF-8").to_owned();
+    let counts = text(
+        succeed(&[
+            "selftest",
+            "--device",
+            "emu:h200",
+            "--record",
+            &path("all.txt"),
+        ])
+        .stdout,
+    );
+    assert!(counts.contains("atomic"), "{counts}");
+    let recorded = fs::read_to_string(path("all.txt")).expect("a recording");
+    let names: Vec<&str> = recorded
+        .lines()
+        .filter_map(|line| line.strip_prefix("form "))
+        .collect();
+    assert_eq!(names.len(), forms.len());
+    for form in forms {
+        assert!(
+            names.contains(&form["form"].as_str().expect("a form")),
+            "{form}"
+        );
+        assert_eq!(form["recorded_on"], serde_json::json!([]));
+    }
+    // On sm_90 only what later architectures have is refused.
+    let refused = recorded.lines().filter(|line| line.starts_with("refused "));
+    assert!(
+        refused.clone().all(|line| line == "refused needs sm_100a"),
+        "{:?}",
+        refused.collect::<Vec<_>>()
+    );
+    succeed(&["selftest", "--ptx", &path("ptx")]);
+    let kernels = fs::read_dir(path("ptx")).expect("a folder").map(|entry| {
+        let module = fs::read_to_string(entry.expect("an entry").path()).expect("a module");
+        module.matches(".visible .entry ").count()
+    });
+    assert_eq!(kernels.sum::<usize>(), forms.len());
+    let nowhere = path("none/all.txt");
+    let refused = command(&["selftest", "--device", "emu:h200", "--record", &nowhere])
+        .output()
+        .expect("neap starts");
+    assert!(!refused.status.success());
+    assert!(text(refused.stderr).contains("name a writable file"));
+}

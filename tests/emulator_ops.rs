@@ -42,6 +42,8 @@ mod matrix;
 mod memory;
 #[path = "emulator_ops/memory_rare.rs"]
 mod memory_rare;
+#[path = "emulator_ops/probe_models/mod.rs"]
+mod probe_models;
 #[path = "emulator_ops/probes.rs"]
 mod probes;
 #[path = "emulator_ops/short_formats.rs"]

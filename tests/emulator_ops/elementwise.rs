@@ -1,7 +1,7 @@
 //! One-result instructions on every pair and triple of edge values, in full warps and under a guard.
 
-use neap::emulator::probes;
-use std::collections::HashSet;
+use neap::emulator::probes::{self, Probe, elementwise};
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::harness::{Launch, Memory, kernel, launch, load};
@@ -72,16 +72,27 @@ pub fn check_with(
     expected: impl Fn(&[u64]) -> u64,
     same: impl Fn(&[u64], u64, u64) -> bool,
 ) {
-    assert!(
-        is_listed(statement),
-        "`{statement}` is not among the probes: add a line to src/emulator/probes.txt"
-    );
+    // What a recording of a GPU will be about has to fit the model, too.
+    let operands = [operands, probe_operands(statement, inputs, output)].concat();
+    check_some(statement, inputs, output, &operands, expected, same);
+}
+
+/// [`check_with`] for a model that holds for these operands alone.
+pub fn check_some(
+    statement: &str,
+    inputs: &[Kind],
+    output: Kind,
+    operands: &[Vec<u64>],
+    expected: impl Fn(&[u64]) -> u64,
+    same: impl Fn(&[u64], u64, u64) -> bool,
+) {
+    probe_operands(statement, inputs, output);
     let names = ["{a}", "{b}", "{c}", "{e}"];
     for guarded in [false, true] {
         let mut body = String::from(
             "mov.u32 %r90, %ctaid.x; mov.u32 %r91, %ntid.x; mov.u32 %r92, %tid.x; mad.lo.u32 %r93, %r90, %r91, %r92;\n\
              ld.param.u64 %rd51, [p0]; ld.param.u64 %rd52, [p1]; ld.param.u64 %rd55, [p2]; cvt.u64.u32 %rd54, %r93;\n\
-             setp.ge.u64 %p19, %rd54, %rd55; @%p19 ret;\n\
+             setp.ge.u64 %p19, %rd54, %rd55; @%p19 ret; mov.b16 %rs40, 0; .reg .b8 %c<8>; mov.b16 {%c1, %c2}, %rs40;\n\
              mad.wide.u32 %rd50, %r93, 32, %rd51; mad.wide.u32 %rd53, %r93, 8, %rd52;\n",
         );
         for (index, kind) in inputs.iter().enumerate() {
@@ -153,11 +164,34 @@ pub fn check_with(
     }
 }
 
-/// Whether a form is a probe, so that a recording of a GPU covers it.
-fn is_listed(statement: &str) -> bool {
-    static FORMS: OnceLock<HashSet<&'static str>> = OnceLock::new();
-    let forms = FORMS.get_or_init(|| probes::all().iter().map(|probe| probe.statement).collect());
-    forms.contains(statement)
+/// The operands of the probe with this statement, as far as PTX says what comes of them.
+fn probe_operands(statement: &str, inputs: &[Kind], output: Kind) -> &'static [Vec<u64>] {
+    type Key = (&'static str, Vec<probes::Kind>, probes::Kind);
+    static FORMS: OnceLock<HashMap<Key, Vec<Vec<u64>>>> = OnceLock::new();
+    let forms = FORMS.get_or_init(|| {
+        let all = elementwise().into_iter().map(|form| {
+            let probe = Probe::from(&form);
+            let mut rows = probe.operands();
+            rows.retain(|row| !probe.leaves_open(row));
+            ((form.statement, form.inputs, form.output), rows)
+        });
+        all.collect()
+    });
+    let kind = |kind: &Kind| match kind {
+        H => probes::Kind::Half,
+        W => probes::Kind::Word,
+        D => probes::Kind::Double,
+        P => probes::Kind::Predicate,
+    };
+    let found = forms.iter().find(|((text, from, to), _)| {
+        *text == statement
+            && inputs.iter().map(kind).eq(from.iter().copied())
+            && *to == kind(&output)
+    });
+    let Some((_, rows)) = found else {
+        panic!("`{statement}` is no probe: add a line to src/emulator/probes/elementwise.txt")
+    };
+    rows
 }
 
 /// Bit-exact form of [`check_with`].

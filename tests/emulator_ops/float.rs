@@ -1,6 +1,6 @@
 //! f32 and f64 instructions.
 
-use super::elementwise::{D, H, Noise, P, W, check, check_with, combine};
+use super::elementwise::{D, H, Noise, P, W, check, check_some, check_with, combine};
 use super::float_values::{check32, d, doubles, f, floats, flush, halves, max, min, same64};
 use half::bf16;
 
@@ -11,7 +11,9 @@ fn f32_arithmetic() {
         flush(flush(x[0]) + flush(x[1]))
     });
     check32("sub.rn.f32 {d}, {a}, {b}", 2, |x| x[0] - x[1]);
+    check32("sub.f32 {d}, {a}, {b}", 2, |x| x[0] - x[1]);
     check32("mul.f32 {d}, {a}, {b}", 2, |x| x[0] * x[1]);
+    check32("mul.rn.f32 {d}, {a}, {b}", 2, |x| x[0] * x[1]);
     check32("mul.ftz.f32 {d}, {a}, {b}", 2, |x| {
         flush(flush(x[0]) * flush(x[1]))
     });
@@ -50,6 +52,26 @@ fn f32_arithmetic() {
         min(flush(x[0]), flush(x[1]))
     });
     check32("copysign.f32 {d}, {a}, {b}", 2, |x| x[1].copysign(x[0]));
+}
+
+/// Bits are moved, selected and compared as they are, NaNs too.
+#[test]
+fn bits_of_floats() {
+    check("mov.f32 {d}, {a}", &[W], W, &floats(), |x| x[0]);
+    check("mov.u16 {d}, {a}", &[H], H, &halves(), |x| x[0]);
+    let pick = |x: &[u64]| if x[2] & 1 != 0 { x[0] } else { x[1] };
+    check(
+        "selp.f32 {d}, {a}, {b}, {c}",
+        &[W, W, P],
+        W,
+        &floats(),
+        pick,
+    );
+    let equal = |x: &[u64]| u64::from(x[0] == x[1]);
+    check("setp.eq.b32 {d}, {a}, {b}", &[W, W], P, &floats(), equal);
+    check("setp.eq.b64 {d}, {a}, {b}", &[D, D], P, &doubles(), equal);
+    let differ = |x: &[u64]| u64::from(x[0] != x[1]);
+    check("setp.ne.b32 {d}, {a}, {b}", &[W, W], P, &floats(), differ);
 }
 
 #[test]
@@ -99,7 +121,7 @@ fn directed_rounding() {
             .flat_map(|p| near.iter().map(move |&c| vec![p[0], p[1], c]))
             .collect();
         let v = |x: u64| f64::from(f(x));
-        check_with(
+        check_some(
             &format!("add.{mode}.f32 {{d}}, {{a}}, {{b}}"),
             &[W, W],
             W,
@@ -107,7 +129,7 @@ fn directed_rounding() {
             |x| model(v(x[0]) + v(x[1])),
             same,
         );
-        check_with(
+        check_some(
             &format!("sub.{mode}.f32 {{d}}, {{a}}, {{b}}"),
             &[W, W],
             W,
@@ -115,7 +137,7 @@ fn directed_rounding() {
             |x| model(v(x[0]) - v(x[1])),
             same,
         );
-        check_with(
+        check_some(
             &format!("mul.{mode}.f32 {{d}}, {{a}}, {{b}}"),
             &[W, W],
             W,
@@ -134,7 +156,7 @@ fn directed_rounding() {
             })
             .collect();
         assert!(triples.len() > 500);
-        check_with(
+        check_some(
             &format!("fma.{mode}.f32 {{d}}, {{a}}, {{b}}, {{c}}"),
             &[W, W, W],
             W,
@@ -154,7 +176,7 @@ fn directed_rounding() {
         ("add.rp.f32", tiny, 0x3f80_0001),
         ("add.rp.f32", minus, 0x3f80_0000),
     ] {
-        check_with(
+        check_some(
             &format!("{statement} {{d}}, {{a}}, {{b}}"),
             &[W, W],
             W,
@@ -285,7 +307,7 @@ fn check_approx(
     absolute: f64,
 ) {
     let rows: Vec<Vec<u64>> = inputs.iter().map(|x| vec![x.to_bits().into()]).collect();
-    check_with(
+    check_some(
         statement,
         &[W],
         W,
@@ -362,6 +384,30 @@ fn approximations() {
         |x| 1.0 / x,
         2f64.powi(-23),
         tiny,
+    );
+    check_approx(
+        "rcp.approx.ftz.f32 {d}, {a}",
+        &wide,
+        |x| 1.0 / f64::from(flush(x as f32)),
+        2f64.powi(-23),
+        1.2e-38,
+    );
+    // PTX ISA, "div": within 2 ulp for divisors from 2^-126 to 2^126; beyond, 0 for finite dividends.
+    let quotients: Vec<Vec<u64>> = uniform(-9.0, 9.0)
+        .chunks(2)
+        .map(|pair| {
+            pair.iter()
+                .map(|x| u64::from((x * 5.0).exp2().to_bits()))
+                .collect()
+        })
+        .collect();
+    check_some(
+        "div.approx.f32 {d}, {a}, {b}",
+        &[W, W],
+        W,
+        &quotients,
+        |x| u64::from((f(x[0]) / f(x[1])).to_bits()),
+        |_, got, want| (got as i64 - want as i64).abs() <= 2,
     );
     check_approx(
         "rsqrt.approx.f32 {d}, {a}",

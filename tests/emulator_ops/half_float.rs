@@ -1,6 +1,6 @@
 //! Arithmetic on f16 and bf16, single and packed.
 
-use super::elementwise::{H, W, check, check_with, combine};
+use super::elementwise::{H, W, check, check_some, check_with, combine};
 use super::float_values::{floats, halves};
 use half::{bf16, f16};
 
@@ -100,7 +100,7 @@ fn sixteen_bit_arithmetic() {
             same_bf16,
         );
     }
-    check_with(
+    check_some(
         "fma.rn.f16 {d}, {a}, {b}, {c}",
         &[H, H, H],
         H,
@@ -117,7 +117,7 @@ fn sixteen_bit_arithmetic() {
         },
         same_f16,
     );
-    check_with(
+    check_some(
         "fma.rn.bf16 {d}, {a}, {b}, {c}",
         &[H, H, H],
         H,
@@ -134,7 +134,7 @@ fn sixteen_bit_arithmetic() {
         },
         same_bf16,
     );
-    check_with(
+    check_some(
         "fma.rn.relu.bf16 {d}, {a}, {b}, {c}",
         &[H, H, H],
         H,
@@ -168,7 +168,7 @@ fn sixteen_bit_arithmetic() {
     let wanted = [0x3fc2u64, 0x3fc1, 0x3fc2];
     for (row, want) in hard.into_iter().zip(wanted) {
         let same = |_: &[u64], got: u64, want: u64| got == want;
-        check_with(
+        check_some(
             "fma.rn.bf16 {d}, {a}, {b}, {c}",
             &[H, H, H],
             H,
@@ -209,7 +209,7 @@ fn sixteen_bit_arithmetic() {
             }
         };
         let nan = |x: u64| if is_f16 { h(x).is_nan() } else { b(x).is_nan() };
-        check_with(
+        check_some(
             &format!("fma.rn.{ty} {{d}}, {{a}}, {{b}}, {{c}}"),
             &[W, W, W],
             W,

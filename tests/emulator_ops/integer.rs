@@ -510,6 +510,11 @@ fn packing_and_widths() {
                 v,
                 |x| read(x[0], bits, signed) as u64,
             );
+            // Where every value fits, ptxas refuses `.sat`.
+            let to_signed = to.starts_with('s');
+            if (to_signed == signed && to_bits >= bits) || (to_signed && to_bits > bits) {
+                continue;
+            }
             check(
                 &format!("cvt.sat.{to}.{from} {{d}}, {{a}}"),
                 &[kind],

@@ -189,9 +189,13 @@ pub struct SelftestArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "goldens", "out", "list"])]
     pub record: Option<PathBuf>,
 
-    /// Instead, list the instruction probes and the GPUs whose recordings are checked in
+    /// Instead, list the instruction probes by family, with the GPUs whose recordings are checked in
     #[arg(long, conflicts_with_all = ["model", "goldens", "out"])]
     pub list: bool,
+
+    /// Instead, write the probes' kernels to this folder, one PTX module a target, for a compiler to check
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "goldens", "out", "list", "record", "json"])]
+    pub ptx: Option<PathBuf>,
 
     /// Also write the table to this folder, as selftest.txt and selftest.json
     #[arg(long, value_name = "DIR")]

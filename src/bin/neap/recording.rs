@@ -1,130 +1,229 @@
-//! `neap selftest --record` and `--list`: single instructions on a device, written down for the emulator to be held to.
+//! `neap selftest --record`, `--list` and `--ptx`: single instructions on a device, written down for the emulator to be held
+//! to.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::Path;
 
 use neap::DeviceChoice;
 use neap::driver::{Context, Device, DriverError, LaunchConfig, Module, Stream};
-use neap::emulator::probes::{self, FIXTURES, Outcome, Probe, ROWS};
+use neap::emulator::probes::{self, FIXTURES, Family, GIVEN, Outcome, Probe, Recorded};
 use serde_json::json;
 
-use crate::report::{CommandError, note, print, print_json};
+use crate::report::{CommandError, note, print, print_json, write_file};
 use crate::session;
 
 /// Runs every probe on a device and writes the recording.
 pub fn record(choice: &DeviceChoice, file: &Path) -> Result<(), CommandError> {
     let device = session::open(choice)?;
-    let outcome = probe_all(&device).and_then(|(text, refused)| {
-        fs::write(file, text).map_err(|error| {
-            CommandError::Refused(format!(
-                "the recording cannot be written to {} ({error}); name a writable file",
-                file.display()
-            ))
-        })?;
-        print(&format!(
-            "{} forms recorded, {refused} of them refused by the device\n",
-            probes::all().len()
-        ))
-    });
+    let outcome = record_all(&device, file);
     session::ended(&device, outcome)
 }
 
-/// The recording and the number of refused forms.
-fn probe_all(device: &Device) -> Result<(String, usize), CommandError> {
-    let (major, minor) = device.compute_capability().map_err(CommandError::refused)?;
-    // Architecture-specific instructions need the target with an `a`, which exists from Hopper on.
-    let suffix = if major >= 9 { "a" } else { "" };
-    let target = format!("sm_{major}{minor}{suffix}");
-    let context = Context::retain_primary(device).map_err(CommandError::refused)?;
-    let stream = Stream::new(&context).map_err(CommandError::refused)?;
-    let mut text = format!(
-        "neap instruction probes\ndevice {}, compute capability {major}.{minor}\n",
-        device.name()
-    );
-    let mut refused = 0;
-    for probe in probes::all() {
-        let outcome = match Module::load(&context, probe.module(&target).as_bytes()) {
-            Ok(module) => {
-                let results = run(&stream, &module, &probe).map_err(|error| {
-                    CommandError::Refused(format!("`{}` failed: {error}", probe.statement))
-                })?;
-                module.close().map_err(CommandError::refused)?;
-                Outcome::Results(results)
-            }
-            Err(error) => {
-                if let Some(cause) = context.poison() {
-                    return Err(CommandError::refused(cause));
-                }
-                refused += 1;
-                note(&format!("{}: refused", probe.statement));
-                Outcome::Refused(error.to_string())
-            }
-        };
-        text += &probe.record(&outcome);
-    }
-    stream.close().map_err(CommandError::refused)?;
-    context.close().map_err(CommandError::refused)?;
-    Ok((text, refused))
+/// What runs probes, one after the other.
+struct Bench {
+    context: Context,
+    stream: Stream,
 }
 
-fn run(stream: &Stream, module: &Module, probe: &Probe) -> Result<Vec<u64>, DriverError> {
+impl Bench {
+    fn new(device: &Device) -> Result<Bench, CommandError> {
+        let context = Context::retain_primary(device).map_err(CommandError::refused)?;
+        let stream = Stream::new(&context).map_err(CommandError::refused)?;
+        Ok(Bench { context, stream })
+    }
+
+    fn close(self) -> Result<(), CommandError> {
+        self.stream.close().map_err(CommandError::refused)?;
+        self.context.close().map_err(CommandError::refused)
+    }
+}
+
+/// Forms of a family by how they went: recorded, refused, failed.
+type Counts = BTreeMap<Family, [usize; 3]>;
+
+/// Writes each probe's outcome as it comes, so that what has run survives whatever a later one does.
+fn record_all(device: &Device, file: &Path) -> Result<(), CommandError> {
+    let unwritten = |error: std::io::Error| {
+        CommandError::Refused(format!(
+            "the recording cannot be written to {} ({error}); name a writable file",
+            file.display()
+        ))
+    };
+    let (major, minor) = device.compute_capability().map_err(CommandError::refused)?;
+    let capability = 10 * major + minor;
+    // Architecture-specific instructions need the target with an `a`, which exists from Hopper on.
+    let suffix = if major >= 9 { "a" } else { "" };
+    let target = format!("sm_{capability}{suffix}");
+    let mut bench = Bench::new(device)?;
+    let mut recording = File::create(file).map_err(unwritten)?;
+    writeln!(
+        recording,
+        "neap instruction probes\ndevice {}, compute capability {major}.{minor}",
+        device.name()
+    )
+    .map_err(unwritten)?;
+    let mut counts = Counts::new();
+    for probe in probes::all() {
+        let outcome = if probe.needs.runs_on(capability) {
+            run(&bench, &probe, &target)
+        } else {
+            Outcome::Refused(format!("needs {}", probe.needs.target()))
+        };
+        let way = match &outcome {
+            Outcome::Results(_) => 0,
+            Outcome::Refused(_) => 1,
+            Outcome::Failed(reason) => {
+                note(&format!("{}: {reason}", probe.form));
+                2
+            }
+        };
+        counts.entry(probe.family).or_default()[way] += 1;
+        write!(recording, "{}", probe.record(&outcome)).map_err(unwritten)?;
+        if bench.context.poison().is_some() {
+            // The error stays with the context: the others run in a new one.
+            drop(bench);
+            bench = Bench::new(device)?;
+        }
+    }
+    bench.close()?;
+    print(&tally(&counts))?;
+    let failed: usize = counts.values().map(|ways| ways[2]).sum();
+    if failed > 0 {
+        return Err(CommandError::Refused(format!(
+            "{failed} probes failed on this device, each named above: the recording lacks them"
+        )));
+    }
+    Ok(())
+}
+
+/// A line a family.
+fn tally(counts: &Counts) -> String {
+    let mut text = String::from("family         recorded  refused  failed\n");
+    let mut sum = [0; 3];
+    let mut line = |name: String, ways: [usize; 3]| {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{name:<14} {:>8} {:>8} {:>7}",
+            ways[0], ways[1], ways[2]
+        );
+    };
+    for (family, ways) in counts {
+        line(family.to_string(), *ways);
+        sum = [0, 1, 2].map(|way| sum[way] + ways[way]);
+    }
+    line("all".into(), sum);
+    text
+}
+
+fn run(bench: &Bench, probe: &Probe, target: &str) -> Outcome {
+    let module = match Module::load(&bench.context, probe.module(target).as_bytes()) {
+        Ok(module) => module,
+        Err(error) => return Outcome::Refused(error.to_string()),
+    };
+    let results = launch(&bench.stream, &module, probe);
+    match results.and_then(|results| module.close().map(|()| results)) {
+        Ok(results) => Outcome::Results(results),
+        Err(error) => Outcome::Failed(error.to_string()),
+    }
+}
+
+fn launch(stream: &Stream, module: &Module, probe: &Probe) -> Result<Vec<u32>, DriverError> {
     let (operands, _) = module.global("operands")?;
     let (results, _) = module.global("results")?;
-    stream.copy_to_device(operands, bytemuck::cast_slice(&probe.operand_words()))?;
+    stream.copy_to_device(operands, &probe.operand_bytes())?;
     let kernel = module.kernel("probe")?;
     let config = LaunchConfig {
-        grid: [ROWS.div_ceil(64) as u32, 1, 1],
-        block: [64, 1, 1],
+        grid: [probe.blocks, 1, 1],
+        block: [probe.threads, 1, 1],
         shared_bytes: 0,
     };
-    // SAFETY: the kernel's one parameter is the number of rows, and both variables hold that many.
-    unsafe { stream.launch(&kernel, config, &(ROWS as u32)) }?;
-    let mut read = vec![0u64; ROWS];
-    stream.copy_to_host(bytemuck::cast_slice_mut(&mut read), results)?;
-    Ok(read)
+    // SAFETY: every probe's one parameter is as long as `GIVEN`, and its variables hold its operands and results.
+    unsafe { stream.launch(&kernel, config, &GIVEN) }?;
+    let mut read = vec![0u8; probe.results_bytes()];
+    stream.copy_to_host(&mut read, results)?;
+    Ok(probe.results(&read))
 }
 
 /// Every form, and the devices whose recordings of it are checked in.
 pub fn list(as_json: bool) -> Result<(), CommandError> {
-    let recorded: Vec<(&str, Vec<(String, Outcome)>)> = FIXTURES
+    let recorded: Vec<(&str, Vec<Recorded>)> = FIXTURES
         .iter()
         .map(|(device, text)| (*device, probes::read(text)))
         .collect();
-    let devices = |statement: &str| -> Vec<&str> {
-        let has = |found: &[(String, Outcome)]| {
-            found
-                .iter()
-                .any(|(form, outcome)| form == statement && matches!(outcome, Outcome::Results(_)))
+    let devices = |probe: &Probe| -> Vec<&str> {
+        let has = |found: &[Recorded]| {
+            found.iter().any(|recorded| {
+                recorded.form == probe.form && matches!(recorded.outcome, Outcome::Results(_))
+            })
         };
         let named = recorded.iter().filter(|(_, found)| has(found));
         named.map(|(device, _)| *device).collect()
     };
-    let all = probes::all();
+    let mut all = probes::all();
+    all.sort_by_key(|probe| probe.family);
     if as_json {
         let forms: Vec<_> = all
             .iter()
-            .map(|probe| json!({"form": probe.statement, "recorded_on": devices(probe.statement)}))
+            .map(|probe| {
+                json!({
+                    "form": probe.form,
+                    "family": probe.family.to_string(),
+                    "needs": probe.needs.target(),
+                    "recorded_on": devices(probe),
+                })
+            })
             .collect();
         return print_json(&json!({ "forms": forms }));
     }
+    // Writing to a string does not fail.
     let mut text = String::new();
-    let mut without = 0;
+    let mut counts: BTreeMap<Family, [usize; 2]> = BTreeMap::new();
     for probe in &all {
-        let names = devices(probe.statement);
-        without += usize::from(names.is_empty());
+        let names = devices(probe);
+        let count = counts.entry(probe.family).or_default();
+        count[0] += 1;
+        count[1] += usize::from(names.is_empty());
         let names = if names.is_empty() {
             "no GPU yet".to_owned()
         } else {
             names.join(", ")
         };
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{:<60} {names}", probe.statement);
+        let _ = writeln!(
+            text,
+            "{:<14} {:<8} {:<60} {names}",
+            probe.family.to_string(),
+            probe.needs.target(),
+            probe.form
+        );
     }
+    text += "\nfamily            forms  without a recording of a GPU\n";
+    for (family, [forms, without]) in &counts {
+        let _ = writeln!(text, "{:<14} {forms:>8} {without:>8}", family.to_string());
+    }
+    let without: usize = counts.values().map(|count| count[1]).sum();
     let _ = writeln!(
         text,
         "{} forms, {without} without a recording of a GPU (neap selftest --record FILE makes one)",
         all.len()
     );
     print(&text)
+}
+
+/// Writes the kernels of all probes, one module a target and PTX version, named after both.
+pub fn write_ptx(folder: &Path) -> Result<(), CommandError> {
+    fs::create_dir_all(folder).map_err(|error| {
+        CommandError::Refused(format!(
+            "{} cannot be made ({error}); name another folder",
+            folder.display()
+        ))
+    })?;
+    for (needs, text) in probes::modules(&probes::all()) {
+        let name = format!("probes-{}.{}.ptx", needs.ptx, needs.target());
+        write_file(&folder.join(name), &text)?;
+    }
+    Ok(())
 }

@@ -95,6 +95,9 @@ pub fn run(args: &SelftestArgs) -> Result<(), CommandError> {
     if args.list {
         return recording::list(args.json);
     }
+    if let Some(folder) = &args.ptx {
+        return recording::write_ptx(folder);
+    }
     if let Some(file) = &args.record {
         return recording::record(&args.device, file);
     }

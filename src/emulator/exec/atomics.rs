@@ -1,6 +1,6 @@
 //! `atom` and `red`: one compare-and-swap loop a lane, lanes in ascending order.
 
-use super::access::{Addresses, SPACE_BITS, prepare, space};
+use super::access::{Addresses, SPACE_BITS, addresses, prepare, space};
 use super::lane::{Bf16, Bf16x2, F16, F16x2, Lane, Raw};
 use super::op::{Op, plain_handler};
 use super::warp::{Handler, Ins, LANES, Warp};
@@ -80,6 +80,53 @@ impl<W: Word> Op for Atomic<W> {
         unsafe { W::Bits::write(warp, ins.ops[0], &value) };
         ip.wrapping_add(1)
     }
+}
+
+/// `atom.add.f32`, whose operands lie as those of [`Atomic`] do. PTX ISA, "atom" and "red": on global memory it flushes
+/// subnormal inputs and results to zeros of their sign, on shared memory it keeps them.
+struct AddFloat;
+
+impl Op for AddFloat {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        // SAFETY: `ops[1]` is an address operand of this instruction.
+        let named = unsafe { addresses(warp, ins, ins.ops[1]) };
+        let Some((all, _)) = prepare(warp, ip, ins.ops[1], 4, true) else {
+            return std::ptr::null();
+        };
+        count(warp, ins, &all, 4);
+        // SAFETY: the operand is a slot of 32 lanes.
+        let b = unsafe { warp.read::<u32>(ins.ops[2]) };
+        let mut value = [0; LANES];
+        for lane in lanes(warp.mask) {
+            let f: Update<u32> = match ins.ext & SPACE_BITS {
+                space::GLOBAL => add_flushed,
+                space::GENERIC if named.0[lane] >> 60 == 0 => add_flushed,
+                _ => add_float,
+            };
+            // SAFETY: the access has been checked.
+            value[lane] = unsafe { u32::update(all.0[lane], f, b[lane], 0) };
+        }
+        // SAFETY: the first operand is the destination.
+        unsafe { warp.write32(ins.ops[0], &value) };
+        ip.wrapping_add(1)
+    }
+}
+
+fn add_float(a: u32, b: u32, _: u32) -> u32 {
+    float(a, b, |x, y| x + y)
+}
+
+fn add_flushed(a: u32, b: u32, _: u32) -> u32 {
+    let flush = |bits: u32| {
+        if bits & 0x7f80_0000 == 0 {
+            bits & 0x8000_0000
+        } else {
+            bits
+        }
+    };
+    flush(add_float(flush(a), flush(b), 0))
 }
 
 fn lanes(mask: u32) -> impl Iterator<Item = usize> {
@@ -266,6 +313,9 @@ where
 
 /// The handler of `atom.<operation>.<type>`, and the function to put in `ops[6]` and `ops[7]`.
 pub(crate) fn select(operation: &str, ty: &str) -> Option<(Handler, [u32; 2])> {
+    if (operation, ty) == ("add", "f32") {
+        return Some((plain_handler::<AddFloat>(), [0; 2]));
+    }
     let (handler, function) = match update(operation, ty)? {
         Reduction::Half(f) => (plain_handler::<Atomic<u16>>(), f as *const ()),
         Reduction::Word(f) => (plain_handler::<Atomic<u32>>(), f as *const ()),
