@@ -1,10 +1,12 @@
 //! One-result instructions on every pair and triple of edge values, in full warps and under a guard.
 
 use neap::emulator::probes::{self, Probe, elementwise};
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use super::harness::{Launch, Memory, kernel, launch, load};
+use super::{float, float_convert, float_rare, half_float, integer, integer_rare, short_formats};
 
 /// Operand kinds: how values lie in memory and which registers hold them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +75,7 @@ pub fn check_with(
     same: impl Fn(&[u64], u64, u64) -> bool,
 ) {
     // What a recording of a GPU will be about has to fit the model, too.
-    let operands = [operands, probe_operands(statement, inputs, output)].concat();
+    let operands = [operands, &probe(statement, inputs, output).rows].concat();
     check_some(statement, inputs, output, &operands, expected, same);
 }
 
@@ -86,7 +88,11 @@ pub fn check_some(
     expected: impl Fn(&[u64]) -> u64,
     same: impl Fn(&[u64], u64, u64) -> bool,
 ) {
-    probe_operands(statement, inputs, output);
+    let form = &probe(statement, inputs, output).form;
+    let noted = CHECKED.with_borrow_mut(|checked| checked.as_mut().map(|all| all.insert(form)));
+    if noted.is_some() {
+        return;
+    }
     let names = ["{a}", "{b}", "{c}", "{e}"];
     for guarded in [false, true] {
         let mut body = String::from(
@@ -164,18 +170,30 @@ pub fn check_some(
     }
 }
 
-/// The operands of the probe with this statement, as far as PTX says what comes of them.
-fn probe_operands(statement: &str, inputs: &[Kind], output: Kind) -> &'static [Vec<u64>] {
-    type Key = (&'static str, Vec<probes::Kind>, probes::Kind);
-    static FORMS: OnceLock<HashMap<Key, Vec<Vec<u64>>>> = OnceLock::new();
+/// A form, and the operands of its probe as far as PTX says what comes of them.
+struct Listed {
+    form: String,
+    rows: Vec<Vec<u64>>,
+}
+
+/// The probe with this statement.
+fn probe(statement: &str, inputs: &[Kind], output: Kind) -> &'static Listed {
+    type Key = (Vec<probes::Kind>, probes::Kind);
+    static FORMS: OnceLock<HashMap<&str, Vec<(Key, Listed)>>> = OnceLock::new();
     let forms = FORMS.get_or_init(|| {
-        let all = elementwise().into_iter().map(|form| {
+        let mut all: HashMap<&str, Vec<(Key, Listed)>> = HashMap::new();
+        for form in elementwise() {
             let probe = Probe::from(&form);
             let mut rows = probe.operands();
             rows.retain(|row| !probe.leaves_open(row));
-            ((form.statement, form.inputs, form.output), rows)
-        });
-        all.collect()
+            let listed = Listed {
+                form: form.form,
+                rows,
+            };
+            let kinds = (form.inputs, form.output);
+            all.entry(form.statement).or_default().push((kinds, listed));
+        }
+        all
     });
     let kind = |kind: &Kind| match kind {
         H => probes::Kind::Half,
@@ -183,15 +201,44 @@ fn probe_operands(statement: &str, inputs: &[Kind], output: Kind) -> &'static [V
         D => probes::Kind::Double,
         P => probes::Kind::Predicate,
     };
-    let found = forms.iter().find(|((text, from, to), _)| {
-        *text == statement
-            && inputs.iter().map(kind).eq(from.iter().copied())
-            && *to == kind(&output)
-    });
-    let Some((_, rows)) = found else {
+    let kinds = (inputs.iter().map(kind).collect(), kind(&output));
+    let found = forms
+        .get(statement)
+        .and_then(|all| all.iter().find(|(key, _)| *key == kinds));
+    let Some((_, listed)) = found else {
         panic!("`{statement}` is no probe: add a line to src/emulator/probes/elementwise.txt")
     };
-    rows
+    listed
+}
+
+thread_local! {
+    /// While this is a set, checks only say which form they are about.
+    static CHECKED: RefCell<Option<HashSet<&'static str>>> = const { RefCell::new(None) };
+}
+
+/// Elementwise probes have no models of their own: the tests of their statements take the probes' operands along. So
+/// every form has to be in a test.
+#[test]
+fn every_elementwise_form_is_in_a_test() {
+    CHECKED.set(Some(HashSet::new()));
+    let tests = [
+        float::TESTS,
+        float_convert::TESTS,
+        float_rare::TESTS,
+        half_float::TESTS,
+        integer::TESTS,
+        integer_rare::TESTS,
+        short_formats::TESTS,
+    ];
+    for test in tests.concat() {
+        test();
+    }
+    let checked = CHECKED.take().unwrap_or_default();
+    let all = elementwise().into_iter().map(|form| form.form);
+    let unchecked: Vec<String> = all
+        .filter(|form| !checked.contains(form.as_str()))
+        .collect();
+    assert!(unchecked.is_empty(), "in no test: {unchecked:#?}");
 }
 
 /// Bit-exact form of [`check_with`].

@@ -453,3 +453,13 @@ fn approximations() {
         tiny,
     );
 }
+
+/// Tests of statements.
+pub const TESTS: &[fn()] = &[
+    f32_arithmetic,
+    bits_of_floats,
+    directed_rounding,
+    f64_arithmetic,
+    comparisons,
+    approximations,
+];

@@ -233,3 +233,9 @@ fn conversions_between_floats_and_integers() {
         );
     }
 }
+
+/// Tests of statements.
+pub const TESTS: &[fn()] = &[
+    conversions_between_floats,
+    conversions_between_floats_and_integers,
+];

@@ -364,3 +364,12 @@ fn comparisons_of_pairs() {
         },
     );
 }
+
+/// Tests of statements.
+pub const TESTS: &[fn()] = &[
+    directed_doubles,
+    directed_singles,
+    saturation_of_directed_and_half_results,
+    extremes_with_signs_and_nans,
+    comparisons_of_pairs,
+];

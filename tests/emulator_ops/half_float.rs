@@ -233,3 +233,6 @@ fn sixteen_bit_arithmetic() {
         });
     }
 }
+
+/// Tests of statements.
+pub const TESTS: &[fn()] = &[sixteen_bit_arithmetic];

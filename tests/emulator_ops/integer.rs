@@ -584,3 +584,14 @@ fn carry_chains() {
         );
     }
 }
+
+/// Tests of statements.
+pub const TESTS: &[fn()] = &[
+    two_operand_arithmetic,
+    signs_and_bit_counts,
+    bit_fields,
+    permutes_shuffles_and_tables,
+    predicates,
+    packing_and_widths,
+    carry_chains,
+];

@@ -184,3 +184,11 @@ fn extensions_searches_and_tests() {
         },
     );
 }
+
+/// Tests of statements.
+pub const TESTS: &[fn()] = &[
+    packed_sixteen_bit_extremes,
+    high_halves_and_sums_of_differences,
+    dot_products,
+    extensions_searches_and_tests,
+];

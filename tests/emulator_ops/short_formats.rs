@@ -304,3 +304,10 @@ fn clamp(x: u64, bits: u32, signed: bool) -> u64 {
     };
     x.clamp(low, high) as u64 & ((1 << bits) - 1)
 }
+
+/// Tests of statements.
+pub const TESTS: &[fn()] = &[
+    eight_bit_and_shorter_formats,
+    tf32_and_wide_integers,
+    packs_of_saturated_integers,
+];

@@ -6,10 +6,13 @@
 //! computes a row) stand in `elementwise.txt`, one line each; the others are made by the module of their family.
 
 mod atomic;
+mod barrier;
 mod elementwise;
 mod fill;
+mod matrix;
 mod memory;
 mod recording;
+mod warp;
 
 pub use elementwise::{Elementwise, Kind, elementwise};
 pub use fill::{Fill, Pattern};
@@ -190,6 +193,9 @@ pub fn all() -> Vec<Probe> {
     let mut probes: Vec<Probe> = elementwise().iter().map(Probe::from).collect();
     memory::list(&mut probes);
     atomic::list(&mut probes);
+    warp::list(&mut probes);
+    barrier::list(&mut probes);
+    matrix::list(&mut probes);
     probes
 }
 
@@ -275,6 +281,15 @@ impl Probe {
     pub(super) fn shared(self, shared_bytes: u32) -> Probe {
         Probe {
             shared_bytes,
+            ..self
+        }
+    }
+
+    /// A grid of one cluster of so many blocks.
+    pub(super) fn cluster(self, blocks: u32) -> Probe {
+        Probe {
+            blocks,
+            cluster: blocks,
             ..self
         }
     }

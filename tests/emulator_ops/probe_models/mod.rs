@@ -2,7 +2,10 @@
 //! are for its operands.
 
 mod atomic;
+mod barrier;
+mod matrix;
 mod memory;
+mod warp;
 
 use neap::emulator::probes::{Family, Probe};
 
@@ -11,10 +14,15 @@ pub fn expected(probe: &Probe) -> Vec<u32> {
     let scene = Scene {
         form: &probe.form,
         rows: probe.operands(),
+        threads: probe.threads as usize,
+        words: probe.words,
     };
     let rows = match probe.family {
         Family::Memory => memory::model(&scene),
         Family::Atomic => atomic::model(&scene),
+        Family::Warp => warp::model(&scene),
+        Family::Barrier => barrier::model(&scene),
+        Family::Matrix => matrix::model(&scene),
         family => panic!("{}: no models of the family `{family}`", probe.form),
     };
     assert_eq!(
@@ -50,6 +58,10 @@ pub struct Scene<'a> {
     pub form: &'a str,
     /// One value a column, thread by thread.
     pub rows: Vec<Vec<u64>>,
+    /// Threads of a block.
+    pub threads: usize,
+    /// Result words of a thread.
+    pub words: usize,
 }
 
 impl Scene<'_> {
