@@ -218,7 +218,7 @@ impl From<Update<u64>> for Reduction {
 }
 
 /// Reductions of `cp.reduce.async.bulk`, by number.
-const REDUCTIONS: [(&str, &str); 26] = [
+const REDUCTIONS: [(&str, &str); 27] = [
     ("add", "u32"),
     ("add", "s32"),
     ("add", "u64"),
@@ -245,6 +245,7 @@ const REDUCTIONS: [(&str, &str); 26] = [
     ("or", "b32"),
     ("or", "b64"),
     ("xor", "b32"),
+    ("xor", "b64"),
 ];
 
 impl Reduction {

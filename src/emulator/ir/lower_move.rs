@@ -245,8 +245,9 @@ impl Lowering<'_> {
             return Err("isspacep takes two operands".into());
         };
         let window = match rest {
+            ["global"] => return self.is_global(d, a),
             // Constant memory is device memory here, as its generic addresses are on hardware.
-            ["global" | "const"] => 0,
+            ["const"] => 0,
             ["shared" | "shared::cta"] => return self.is_own_shared(d, a),
             ["shared::cluster"] => SHARED_WINDOW,
             ["local"] => LOCAL_WINDOW,
@@ -259,6 +260,18 @@ impl Lowering<'_> {
         ];
         let dst = self.destination(d, RegClass::Pred)?;
         self.pure(op::compare(|a: u64, b: u64| a >> 60 == b >> 60), dst, srcs);
+        Ok(())
+    }
+
+    /// `isspacep.global`: the window of kernel parameters lies in the global one (PTX ISA, "Generic Addressing").
+    fn is_global(&mut self, d: &Operand, a: &Operand) -> Result<(), Refusal> {
+        let srcs = vec![
+            self.source(a, RegClass::B64)?,
+            self.bits(PARAM_WINDOW, RegClass::B64),
+        ];
+        let dst = self.destination(d, RegClass::Pred)?;
+        let test = op::rare::compare(|a: u64, param: u64| a >> 60 == 0 || a >> 60 == param >> 60);
+        self.pure(test, dst, srcs);
         Ok(())
     }
 }

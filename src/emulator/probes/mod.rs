@@ -5,14 +5,18 @@
 //! selftest --record FILE`), are what the emulator has to give as well. [`all`] lists the forms. Elementwise ones (a lane
 //! computes a row) stand in `elementwise.txt`, one line each; the others are made by the module of their family.
 
+mod asynchronous;
 mod atomic;
 mod barrier;
+mod control;
 mod elementwise;
 mod fill;
 mod matrix;
 mod memory;
 mod recording;
+mod space;
 mod warp;
+mod warpgroup;
 
 pub use elementwise::{Elementwise, Kind, elementwise};
 pub use fill::{Fill, Pattern};
@@ -91,6 +95,10 @@ pub struct Needs {
 impl Needs {
     pub(crate) const AMPERE: Needs = Needs::new(80, 78);
     pub(crate) const HOPPER: Needs = Needs::new(90, 80);
+    pub(crate) const HOPPER_ONLY: Needs = Needs {
+        specific: true,
+        ..Needs::HOPPER
+    };
     pub(crate) const BLACKWELL_ONLY: Needs = Needs {
         capability: 100,
         specific: true,
@@ -192,10 +200,14 @@ pub const GIVEN: [u32; GIVEN_BYTES / 4] = [
 pub fn all() -> Vec<Probe> {
     let mut probes: Vec<Probe> = elementwise().iter().map(Probe::from).collect();
     memory::list(&mut probes);
+    space::list(&mut probes);
     atomic::list(&mut probes);
     warp::list(&mut probes);
     barrier::list(&mut probes);
     matrix::list(&mut probes);
+    warpgroup::list(&mut probes);
+    asynchronous::list(&mut probes);
+    control::list(&mut probes);
     probes
 }
 

@@ -1,11 +1,15 @@
 //! Scalar models of the probes that are no elementwise statements, written from the PTX ISA: what each thread's result words
 //! are for its operands.
 
+mod asynchronous;
 mod atomic;
 mod barrier;
+mod control;
 mod matrix;
 mod memory;
+mod space;
 mod warp;
+mod warpgroup;
 
 use neap::emulator::probes::{Family, Probe};
 
@@ -23,6 +27,10 @@ pub fn expected(probe: &Probe) -> Vec<u32> {
         Family::Warp => warp::model(&scene),
         Family::Barrier => barrier::model(&scene),
         Family::Matrix => matrix::model(&scene),
+        Family::Space => space::model(&scene),
+        Family::Warpgroup => warpgroup::model(&scene),
+        Family::Asynchronous => asynchronous::model(&scene),
+        Family::Control => control::model(&scene),
         family => panic!("{}: no models of the family `{family}`", probe.form),
     };
     assert_eq!(
