@@ -9,6 +9,7 @@ use cuda_driver_sys::{
 
 use super::abi::{
     CUDA_KERNEL_NODE_PARAMS_v2, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUtensorMap,
 };
 use super::{CuResult, DriverError};
 
@@ -231,5 +232,8 @@ driver_api! {
         cu_func_get_name = "cuFuncGetName" @ 12030 (*mut *const c_char, CUfunction);
         /// `cuFuncGetParamInfo(function, index, offset, bytes)`, since CUDA 12.4.
         cu_func_get_param_info = "cuFuncGetParamInfo" @ 12040 (CUfunction, usize, *mut usize, *mut usize);
+        /// `cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box dims, element strides, interleave, swizzle,
+        /// L2 promotion, fill)`.
+        cu_tensor_map_encode_tiled = "cuTensorMapEncodeTiled" @ 12000 (*mut CUtensorMap, c_uint, c_uint, *mut c_void, *const u64, *const u64, *const c_uint, *const c_uint, c_uint, c_uint, c_uint, c_uint);
     }
 }

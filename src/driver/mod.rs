@@ -49,6 +49,7 @@ mod pinned;
 mod ptr;
 mod result;
 mod stream;
+mod tensor_map;
 mod vmm;
 
 pub use api::Api;
@@ -62,4 +63,5 @@ pub use pinned::PinnedBuffer;
 pub use ptr::DevicePtr;
 pub use result::CuResult;
 pub use stream::{CaptureMode, LaunchConfig, Stream};
+pub use tensor_map::{TensorElement, TiledTensor};
 pub use vmm::{Access, AddressReservation, PhysicalAllocation};

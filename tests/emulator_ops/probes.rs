@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::harness::{Memory, load};
 use super::probe_models;
-use neap::emulator::exec::{ExecOptions, LaunchSpec, run};
+use neap::driver::TiledTensor;
+use neap::emulator::exec::{ExecOptions, LaunchSpec, TensorMap, run};
 use neap::emulator::probes::{
     FIXTURES, Family, GIVEN, Outcome, Probe, Recorded, Tolerance, all, elementwise, read,
 };
@@ -24,6 +25,11 @@ pub fn emulate(probe: &Probe) -> Outcome {
     let (results, _) = module.global("results").expect("the results");
     memory.write(operands, &probe.operand_bytes());
     memory.write(results, &vec![0u8; probe.results_bytes()]);
+    if let Some(map) = &probe.map {
+        let (tensor, _) = module.global(map.variable).expect("the tensor");
+        let (place, _) = module.global("map").expect("the map's place");
+        memory.write(place, &encoded(&map.tensor, tensor));
+    }
     let kernel = module.kernel("probe").expect("the kernel");
     let spec = LaunchSpec {
         kernel: &kernel,
@@ -38,6 +44,27 @@ pub fn emulate(probe: &Probe) -> Outcome {
         Ok(_) => Outcome::Results(probe.results(&memory.get(results, probe.results_bytes()))),
         Err(fault) => Outcome::Failed(format!("{fault}\n{text}")),
     }
+}
+
+/// The emulator's tensor map.
+fn encoded(tensor: &TiledTensor, address: u64) -> [u64; 16] {
+    fn axes<T: Copy, U: From<u8>>(list: &[T], rest: u8, f: impl Fn(T) -> U) -> [U; 5] {
+        std::array::from_fn(|axis| list.get(axis).map_or(U::from(rest), |&value| f(value)))
+    }
+    let [a, b, c, d, _] = axes(&tensor.strides, 0, |stride| stride);
+    let map = TensorMap {
+        data_type: tensor.element as u8,
+        rank: tensor.dims.len() as u8,
+        swizzle: tensor.swizzle().expect("a swizzle") as u8,
+        nan_fill: tensor.nan_fill,
+        address,
+        dims: axes(&tensor.dims, 1, |size| size),
+        strides: [a, b, c, d],
+        box_dims: axes(&tensor.box_dims, 1, |size| size as u16),
+        element_strides: axes(&tensor.element_strides, 1, |step| step as u8),
+    };
+    map.validate().expect("a map that the driver would take");
+    map.encode()
 }
 
 fn results(probe: &Probe) -> Vec<u32> {
@@ -138,10 +165,6 @@ fn probes_give_what_their_models_say() {
 /// The forms that nvcc makes of kernels like ours, for sm_80 and sm_90a, a line each.
 const OF_KERNELS: &str = include_str!("kernel_opcodes.txt");
 
-/// What is tested against models elsewhere and is no probe, by the beginnings of its opcodes: it needs a tensor map, which the
-/// driver makes, or what it allows depends on the compiler's choice of registers.
-const NO_PROBE: [&str; 3] = ["cp.async.bulk.tensor.", "setmaxnreg.", "prefetch.tensormap"];
-
 #[test]
 fn what_compilers_make_of_kernels_is_probed() {
     let mut probed: HashSet<String> = HashSet::new();
@@ -167,23 +190,16 @@ fn what_compilers_make_of_kernels_is_probed() {
         });
         probed.extend(statements);
     }
-    let excused = |opcode: &str| NO_PROBE.iter().any(|family| opcode.starts_with(family));
     // PTX ISA: `.shared` is `.shared::cta`.
     let probed: HashSet<String> = probed
         .iter()
         .map(|opcode| opcode.replace("shared::cta", "shared"))
         .collect();
-    let (known, missing): (Vec<&str>, Vec<&str>) = OF_KERNELS
+    let missing: Vec<&str> = OF_KERNELS
         .lines()
         .filter(|opcode| !probed.contains(&opcode.replace("shared::cta", "shared")))
-        .partition(|opcode| excused(opcode));
+        .collect();
     assert!(missing.is_empty(), "no probe has {missing:#?}");
-    for family in NO_PROBE {
-        assert!(
-            known.iter().any(|opcode| opcode.starts_with(family)),
-            "{family} is not needed"
-        );
-    }
 }
 
 #[test]

@@ -124,17 +124,24 @@ fn run(bench: &Bench, probe: &Probe, target: &str) -> Outcome {
         Ok(module) => module,
         Err(error) => return Outcome::Refused(error.to_string()),
     };
-    let results = launch(&bench.stream, &module, probe);
+    let results = launch(bench, &module, probe);
     match results.and_then(|results| module.close().map(|()| results)) {
         Ok(results) => Outcome::Results(results),
         Err(error) => Outcome::Failed(error.to_string()),
     }
 }
 
-fn launch(stream: &Stream, module: &Module, probe: &Probe) -> Result<Vec<u32>, DriverError> {
+fn launch(bench: &Bench, module: &Module, probe: &Probe) -> Result<Vec<u32>, DriverError> {
+    let stream = &bench.stream;
     let (operands, _) = module.global("operands")?;
     let (results, _) = module.global("results")?;
     stream.copy_to_device(operands, &probe.operand_bytes())?;
+    if let Some(map) = &probe.map {
+        let (tensor, _) = module.global(map.variable)?;
+        let words = map.tensor.encode(&bench.context, tensor)?;
+        let (place, _) = module.global("map")?;
+        stream.copy_to_device(place, bytemuck::cast_slice(&words))?;
+    }
     let kernel = module.kernel("probe")?;
     let config = LaunchConfig {
         grid: [probe.blocks, 1, 1],

@@ -121,6 +121,7 @@ pub(super) static API: Api = Api {
     cu_func_set_attribute: module_calls::func_set_attribute,
     cu_func_get_name: Some(module_calls::func_get_name),
     cu_func_get_param_info: Some(module_calls::func_get_param_info),
+    cu_tensor_map_encode_tiled: Some(tensor_map_calls::tensor_map_encode_tiled),
     cu_launch_kernel: launches::launch_kernel,
     cu_graph_instantiate_with_flags: graph_calls::graph_instantiate_with_flags,
     cu_graph_upload: graph_calls::graph_upload,

@@ -1,6 +1,6 @@
 //! Entry points of tensor maps.
 
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_void};
 
 use super::arguments::{In, Out, calls};
 use super::failure::Failure;
@@ -26,10 +26,11 @@ fn by_axis<T: Copy>(given: &[T], rest: T) -> [T; RANK] {
 
 calls! {
     "cuTensorMapEncodeTiled" fn tensor_map_encode_tiled(
-        map: Out<CUtensorMap>, data_type: c_uint, rank: c_uint, address: u64, dims: In<u64>, strides: In<u64>,
-        box_dims: In<c_uint>, element_strides: In<c_uint>, interleave: c_uint, swizzle: c_uint, promotion: c_uint,
-        fill: c_uint,
+        map: *mut CUtensorMap, data_type: c_uint, rank: c_uint, address: *mut c_void, dims: *const u64,
+        strides: *const u64, box_dims: *const c_uint, element_strides: *const c_uint, interleave: c_uint,
+        swizzle: c_uint, promotion: c_uint, fill: c_uint,
     ) {
+        let map: Out<CUtensorMap> = Out::at(map as u64);
         map.required("the tensor map")?;
         let count = rank as usize;
         if !(1..=RANK).contains(&count) {
@@ -53,17 +54,17 @@ calls! {
             ));
         }
         let narrow = |value: c_uint| value.min(u16::MAX.into()) as u16;
-        let box_dims: Vec<u16> = box_dims.list(count, "the box")?.into_iter().map(narrow).collect();
-        let steps = element_strides.list(count, "the elements' strides")?;
+        let box_dims: Vec<u16> = In::of(box_dims).list(count, "the box")?.into_iter().map(narrow).collect();
+        let steps = In::of(element_strides).list(count, "the elements' strides")?;
         let steps: Vec<u8> = steps.into_iter().map(|step| step.min(255) as u8).collect();
-        let outer = strides.list(count - 1, "the strides")?;
+        let outer = In::of(strides).list(count - 1, "the strides")?;
         let built = TensorMap {
             data_type: data_type as u8,
             rank: rank as u8,
             swizzle: swizzle as u8,
             nan_fill: fill == abi::CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
-            address,
-            dims: by_axis(&dims.list(count, "the dimensions")?, 1),
+            address: address as u64,
+            dims: by_axis(&In::of(dims).list(count, "the dimensions")?, 1),
             strides: std::array::from_fn(|axis| outer.get(axis).copied().unwrap_or(0)),
             box_dims: by_axis(&box_dims, 1),
             element_strides: by_axis(&steps, 1),

@@ -286,8 +286,8 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
     for (address, align, named) in [
         (request.shared, alignment, Space::Shared),
         (
-            if map.is_some() { 0 } else { request.global },
-            16,
+            request.global,
+            if map.is_some() { 64 } else { 16 },
             Space::Global,
         ),
         (bytes, 16, Space::Shared),

@@ -106,6 +106,32 @@ impl TensorMap {
         words
     }
 
+    /// Where a field of `tensormap.replace`, in dimension `axis` if it has several, lies in [`TensorMap::encode`]'s bytes, and
+    /// how many it has. Strides are counted from the second dimension on.
+    pub(crate) fn field(name: &str, axis: u64) -> Option<(i64, u32)> {
+        let axes = match name {
+            "global_dim" | "box_dim" | "element_stride" => 5,
+            "global_stride" => 4,
+            _ => 1,
+        };
+        if axis >= axes {
+            return None;
+        }
+        let axis = axis as i64;
+        Some(match name {
+            "elemtype" => (8, 1),
+            "rank" => (9, 1),
+            "swizzle_mode" => (10, 1),
+            "fill_mode" => (11, 1),
+            "global_address" => (16, 8),
+            "global_dim" => (24 + 8 * axis, 8),
+            "global_stride" => (64 + 8 * axis, 8),
+            "box_dim" => (96 + 2 * axis, 2),
+            "element_stride" => (112 + axis, 1),
+            _ => return None,
+        })
+    }
+
     /// What [`TensorMap::encode`] wrote; `None` for anything else.
     #[must_use]
     pub fn decode(words: &[u64; 16]) -> Option<TensorMap> {

@@ -432,6 +432,7 @@ impl Lowering<'_> {
             "stmatrix" => self.lower_stmatrix(rest, o)?,
             "wgmma" => self.lower_wgmma(rest, o)?,
             "mbarrier" => self.lower_mbarrier(rest, o)?,
+            "tensormap" => self.lower_tensormap(rest, o)?,
             "mapa" | "getctarank" => self.lower_map(base, rest, o)?,
             "elect" => self.lower_elect(rest, o)?,
             // Registers are not shared out between warps here.
@@ -440,9 +441,6 @@ impl Lowering<'_> {
             }
             "prefetch" | "prefetchu" | "membar" | "fence" | "pmevent" | "griddepcontrol"
             | "discard" | "applypriority" => {
-                if rest.iter().any(|part| part.starts_with("tensormap")) {
-                    return Err(unknown());
-                }
                 let handler = match base {
                     "membar" | "fence" => control::fence(),
                     _ => control::nothing(),

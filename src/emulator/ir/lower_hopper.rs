@@ -348,7 +348,7 @@ impl Lowering<'_> {
     }
 
     /// The 64-bit register that holds an address operand with its offset added.
-    fn flat_address(&mut self, operand: &Operand) -> Result<u32, Refusal> {
+    pub(super) fn flat_address(&mut self, operand: &Operand) -> Result<u32, Refusal> {
         let operand = match operand {
             Operand::Tensor(base, offset, _) => Operand::Address(base.clone(), *offset),
             other => other.clone(),

@@ -22,6 +22,7 @@ mod lower_hopper;
 mod lower_memory;
 mod lower_move;
 mod lower_tensor;
+mod lower_tensor_map;
 mod names;
 mod param_address;
 mod program;

@@ -1,6 +1,4 @@
 //! Branches, calls, the stack, and what only takes time.
-//!
-//! `setmaxnreg` is no probe: what it allows depends on how many registers the compiler gave the kernel.
 
 use super::{Family, Fill, Needs, Pattern, Probe};
 
@@ -244,4 +242,10 @@ pub(super) fn list(probes: &mut Vec<Probe>) {
     // The second warp has left when the first one comes to the barrier.
     let body = "setp.ge.u32 %p1, %t, 32; st.global.b32 [%out], %a1; @%p1 exit; bar.sync 0; add.u32 %o0, %a0, %a1;";
     probes.push(probe("exit (then a barrier)", 1, body).threads(64));
+    // One warpgroup gives registers away, the other one takes them.
+    let form = "setmaxnreg.dec.sync.aligned.u32, setmaxnreg.inc.sync.aligned.u32";
+    let body = "setp.ge.u32 %p1, %t, 128; @%p1 bra MORE{n}; setmaxnreg.dec.sync.aligned.u32 40; add.u32 %o0, %a0, %a1; bra END{n};\n\
+                MORE{n}: setmaxnreg.inc.sync.aligned.u32 88; xor.b32 %o0, %a0, %a1; END{n}:";
+    let probe = probe(form, 1, body).needs(Needs::HOPPER_ONLY);
+    probes.push(probe.threads(256).registers(64));
 }

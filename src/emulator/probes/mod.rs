@@ -15,6 +15,7 @@ mod matrix;
 mod memory;
 mod recording;
 mod space;
+mod tensor;
 mod warp;
 mod warpgroup;
 
@@ -22,6 +23,7 @@ pub use elementwise::{Elementwise, Kind, elementwise};
 pub use fill::{Fill, Pattern};
 pub use memory::CONSTANTS;
 pub use recording::{FIXTURES, Outcome, Recorded, read};
+pub use tensor::{Changed, Map};
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -170,11 +172,15 @@ pub struct Probe {
     pub cluster: u32,
     /// Result words (32 bits) of a thread.
     pub words: usize,
+    /// What the module's variable `map`, 64-byte aligned, has to hold before the launch.
+    pub map: Option<Map>,
     /// Leading result words that are the registers `%o0`, ...; the body stores the others itself.
     stored: usize,
     /// The floating-point type of the results, whose NaNs all count as one.
     floats: Option<&'static str>,
     shared_bytes: u32,
+    /// Registers of a thread that the kernel declares, 0 for none.
+    registers: u32,
     /// Text of the module before the kernel; `{n}` stands for what makes a name unique.
     globals: String,
     body: String,
@@ -207,6 +213,7 @@ pub fn all() -> Vec<Probe> {
     matrix::list(&mut probes);
     warpgroup::list(&mut probes);
     asynchronous::list(&mut probes);
+    tensor::list(&mut probes);
     control::list(&mut probes);
     probes
 }
@@ -260,9 +267,11 @@ impl Probe {
             blocks: 1,
             cluster: 1,
             words: stored,
+            map: None,
             stored,
             floats: None,
             shared_bytes: 0,
+            registers: 0,
             globals: String::new(),
             body: String::new(),
         }
@@ -297,6 +306,11 @@ impl Probe {
         }
     }
 
+    /// Registers that each thread has at first.
+    pub(super) fn registers(self, registers: u32) -> Probe {
+        Probe { registers, ..self }
+    }
+
     /// A grid of one cluster of so many blocks.
     pub(super) fn cluster(self, blocks: u32) -> Probe {
         Probe {
@@ -310,6 +324,14 @@ impl Probe {
     pub(super) fn memory(self, words: usize) -> Probe {
         Probe {
             words: self.stored + words,
+            ..self
+        }
+    }
+
+    /// A tensor map for the kernel.
+    pub(super) fn mapped(self, map: Map) -> Probe {
+        Probe {
+            map: Some(map),
             ..self
         }
     }
@@ -410,6 +432,9 @@ impl Probe {
     /// The kernel and its variables, with `suffix` behind their names.
     fn entry(&self, suffix: &str) -> String {
         let mut text = self.globals.replace("{n}", suffix);
+        if self.map.is_some() {
+            text += &format!(".visible .global .align 64 .b8 map{suffix}[128];\n");
+        }
         let (inputs, results) = (self.row_bytes() * self.rows(), self.results_bytes());
         // Writing to a string does not fail.
         let _ = write!(
@@ -422,6 +447,9 @@ impl Probe {
         );
         if self.cluster > 1 {
             let _ = writeln!(text, ".reqnctapercluster {}, 1, 1", self.cluster);
+        }
+        if self.registers > 0 {
+            let _ = writeln!(text, ".maxnreg {}", self.registers);
         }
         let _ = write!(
             text,

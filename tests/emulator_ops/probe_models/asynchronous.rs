@@ -77,7 +77,7 @@ fn bulk(scene: &Scene<'_>, rest: &str) -> Vec<Vec<u32>> {
 }
 
 /// Bytes of a thread's operands from column `from` to before `to`.
-fn bytes(row: &[u64], from: usize, to: usize, each: usize) -> Vec<u8> {
+pub fn bytes(row: &[u64], from: usize, to: usize, each: usize) -> Vec<u8> {
     row[from..to]
         .iter()
         .flat_map(|value| value.to_le_bytes()[..each].to_vec())
@@ -135,10 +135,10 @@ fn remote(scene: &Scene<'_>) -> Vec<Vec<u32>> {
     })
 }
 
-const OPERATIONS: [&str; 8] = ["add", "min", "max", "inc", "dec", "and", "or", "xor"];
+pub const OPERATIONS: [&str; 8] = ["add", "min", "max", "inc", "dec", "and", "or", "xor"];
 
 /// What the PTX ISA's `red` makes of `old` and `new`, bytes of one element.
-fn reduce(operation: &str, ty: &str, old: &[u8], new: &[u8]) -> Vec<u8> {
+pub fn reduce(operation: &str, ty: &str, old: &[u8], new: &[u8]) -> Vec<u8> {
     let size = type_bytes(ty);
     let value = |bytes: &[u8]| {
         bytes

@@ -6,6 +6,7 @@ pub fn model(scene: &Scene<'_>) -> Vec<Vec<u32>> {
     scene.each(|thread, row| {
         let result = match scene.form {
             "exit (then a barrier)" if thread >= 32 => row[1] as u32,
+            form if form.starts_with("setmaxnreg") && thread >= 128 => (row[0] ^ row[1]) as u32,
             form => one(form, row[0] as u32, row[1] as u32),
         };
         vec![result]
@@ -109,7 +110,8 @@ fn one(form: &str, a: u32, b: u32) -> u32 {
         // An address that the instruction aligns to 16 bytes.
         "alloca.u64" => b,
         "stacksave.u64, stackrestore.u64" => sum(a, 1),
-        "@p bra (all lanes)"
+        "setmaxnreg.dec.sync.aligned.u32, setmaxnreg.inc.sync.aligned.u32"
+        | "@p bra (all lanes)"
         | "ret.uni"
         | "exit (then a barrier)"
         | "nanosleep.u32"

@@ -8,6 +8,7 @@ mod control;
 mod matrix;
 mod memory;
 mod space;
+mod tensor;
 mod warp;
 mod warpgroup;
 
@@ -29,7 +30,10 @@ pub fn expected(probe: &Probe) -> Vec<u32> {
         Family::Matrix => matrix::model(&scene),
         Family::Space => space::model(&scene),
         Family::Warpgroup => warpgroup::model(&scene),
-        Family::Asynchronous => asynchronous::model(&scene),
+        Family::Asynchronous => match &probe.map {
+            Some(map) => tensor::model(&scene, map),
+            None => asynchronous::model(&scene),
+        },
         Family::Control => control::model(&scene),
         family => panic!("{}: no models of the family `{family}`", probe.form),
     };
