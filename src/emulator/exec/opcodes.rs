@@ -45,12 +45,16 @@ impl InstructionClass {
         let base = parts.next().unwrap_or_default();
         let has = |part: &str| opcode.split('.').skip(1).any(|other| other == part);
         match base {
-            "mma" | "wgmma" | "ldmatrix" | "stmatrix" if !has("fence") && !has("wait_group") => {
+            "mma" | "wgmma" | "ldmatrix" | "stmatrix" | "movmatrix"
+                if !has("fence") && !has("wait_group") =>
+            {
                 Matrix
             }
             "atom" | "red" => Atomic,
             "cp" if has("commit_group") || has("wait_group") || has("wait_all") => Synchronization,
-            "ld" | "ldu" | "st" | "cp" | "prefetch" | "prefetchu" | "discard" => Memory,
+            "ld" | "ldu" | "st" | "cp" | "prefetch" | "prefetchu" | "discard" | "tensormap" => {
+                Memory
+            }
             "bar" | "barrier" | "membar" | "fence" | "mbarrier" | "wgmma" | "nanosleep"
             | "griddepcontrol" => Synchronization,
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => Exchange,

@@ -1,5 +1,7 @@
-//! Instructions by which the lanes of a warp exchange values: `shfl`, `vote`, `match`, `redux`, `activemask`.
+//! Instructions by which the lanes of a warp exchange values: `shfl`, `vote`, `match`, `redux`, `activemask`,
+//! `movmatrix`.
 
+use super::control::converged;
 use super::op::{Op, conjure, handler, plain_handler};
 use super::warp::{FULL, Handler, Ins, LANES, Warp};
 use std::marker::PhantomData;
@@ -290,6 +292,34 @@ pub(crate) fn reduce(operation: &str, ty: &str) -> Option<Handler> {
         ("xor", "b32") => reduce_by(|a, b| a ^ b),
         _ => return None,
     })
+}
+
+/// `movmatrix.sync.aligned.m8n8.trans.b16`. `ops`: d, a. Lane 4 g + t holds columns 2 t and 2 t + 1 of row g.
+struct MoveMatrix;
+impl Op for MoveMatrix {
+    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+        // SAFETY: the run loop passes a valid instruction.
+        let ins = unsafe { &*ip };
+        if !converged(warp) {
+            let live = warp.live;
+            return warp.fail_divergent(ip, live);
+        }
+        // SAFETY: the operand is a slot of 32 lanes.
+        let value = unsafe { warp.read::<u32>(ins.ops[1]) };
+        let element =
+            |row: usize, column: usize| value[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
+        let transposed: [u32; LANES] = std::array::from_fn(|lane| {
+            let (row, column) = (lane / 4, lane % 4 * 2);
+            element(column, row) | element(column + 1, row) << 16
+        });
+        // SAFETY: the operand is a 32-bit destination.
+        unsafe { warp.write32(ins.ops[0], &transposed) };
+        ip.wrapping_add(1)
+    }
+}
+
+pub(crate) fn move_matrix() -> Handler {
+    plain_handler::<MoveMatrix>()
 }
 
 pub(crate) fn active_mask() -> Handler {

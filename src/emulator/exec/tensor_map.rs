@@ -91,8 +91,8 @@ impl TensorMap {
     #[must_use]
     pub fn encode(&self) -> [u64; 16] {
         let mut words = [0; 16];
-        words[0] = MARK;
-        words[1] = u64::from(self.data_type)
+        words[1] = MARK;
+        words[0] = u64::from(self.data_type)
             | u64::from(self.rank) << 8
             | u64::from(self.swizzle) << 16
             | u64::from(self.nan_fill) << 24;
@@ -119,10 +119,10 @@ impl TensorMap {
         }
         let axis = axis as i64;
         Some(match name {
-            "elemtype" => (8, 1),
-            "rank" => (9, 1),
-            "swizzle_mode" => (10, 1),
-            "fill_mode" => (11, 1),
+            "elemtype" => (0, 1),
+            "rank" => (1, 1),
+            "swizzle_mode" => (2, 1),
+            "fill_mode" => (3, 1),
             "global_address" => (16, 8),
             "global_dim" => (24 + 8 * axis, 8),
             "global_stride" => (64 + 8 * axis, 8),
@@ -136,10 +136,10 @@ impl TensorMap {
     #[must_use]
     pub fn decode(words: &[u64; 16]) -> Option<TensorMap> {
         let mut map = TensorMap {
-            data_type: words[1] as u8,
-            rank: (words[1] >> 8) as u8,
-            swizzle: (words[1] >> 16) as u8,
-            nan_fill: words[1] >> 24 & 1 != 0,
+            data_type: words[0] as u8,
+            rank: (words[0] >> 8) as u8,
+            swizzle: (words[0] >> 16) as u8,
+            nan_fill: words[0] >> 24 & 1 != 0,
             address: words[2],
             dims: [0; 5],
             strides: [0; 4],
@@ -152,7 +152,7 @@ impl TensorMap {
             map.box_dims[axis] = (words[12 + axis / 4] >> (16 * (axis % 4))) as u16;
             map.element_strides[axis] = (words[14] >> (8 * axis)) as u8;
         }
-        (words[0] == MARK && map.validate().is_ok()).then_some(map)
+        (words[1] == MARK && map.validate().is_ok()).then_some(map)
     }
 
     /// Elements of a box in each dimension that are copied.

@@ -430,6 +430,7 @@ impl Lowering<'_> {
             "cp" => self.lower_async(rest, o)?,
             "ldmatrix" | "mma" => self.lower_matrix(base, rest, o)?,
             "stmatrix" => self.lower_stmatrix(rest, o)?,
+            "movmatrix" => self.lower_movmatrix(rest, o)?,
             "wgmma" => self.lower_wgmma(rest, o)?,
             "mbarrier" => self.lower_mbarrier(rest, o)?,
             "tensormap" => self.lower_tensormap(rest, o)?,

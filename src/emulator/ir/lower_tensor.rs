@@ -1,11 +1,11 @@
-//! Tensor-core instructions of every type, and `stmatrix`.
+//! Tensor-core instructions of every type, `stmatrix` and `movmatrix`.
 
 use super::lower::{Lowering, Refusal};
 use crate::emulator::check::registers::Background;
 use crate::emulator::exec::access::space;
-use crate::emulator::exec::cluster;
 use crate::emulator::exec::tensor_core::{self, Element, Product};
 use crate::emulator::exec::warpgroup::{self, WarpgroupOrder};
+use crate::emulator::exec::{cluster, shuffle};
 use crate::emulator::ptx::{Literal, Operand, RegClass};
 
 /// `m16n8k16`
@@ -296,6 +296,18 @@ impl Lowering<'_> {
         let inst = self.push(handler, vec![], srcs);
         inst.imm = address.offset;
         inst.ext = space::SHARED | address.narrow;
+        Ok(())
+    }
+
+    /// `movmatrix.sync.aligned.m8n8.trans.b16 d, a`
+    pub(super) fn lower_movmatrix(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        self.refuse_guard("movmatrix")?;
+        let (["sync", "aligned", "m8n8", "trans", "b16"], [d, a]) = (rest, o) else {
+            return Err(format!("`movmatrix.{}` is not implemented", rest.join(".")));
+        };
+        let srcs = vec![self.source(a, RegClass::B32)?];
+        let dst = self.destination(d, RegClass::B32)?;
+        self.push(shuffle::move_matrix(), vec![dst], srcs);
         Ok(())
     }
 }

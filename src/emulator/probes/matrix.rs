@@ -46,6 +46,9 @@ fn moves(probes: &mut Vec<Probe>) {
             }
         }
     }
+    let opcode = "movmatrix.sync.aligned.m8n8.trans.b16";
+    let probe = Probe::new(Family::Matrix, opcode, 1).inputs([Fill::Word(Pattern::Noise)]);
+    probes.push(probe.body(format!("{opcode} %o0, %a0;")));
 }
 
 /// Shapes, and types of D, A and B.

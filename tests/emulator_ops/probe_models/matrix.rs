@@ -7,6 +7,7 @@ pub fn model(scene: &Scene<'_>) -> Vec<Vec<u32>> {
     match scene.parts()[0] {
         "mma" => product(scene),
         "ldmatrix" | "stmatrix" => moved(scene),
+        "movmatrix" => transposed(scene),
         _ => panic!("{}: no model", scene.form),
     }
 }
@@ -95,6 +96,16 @@ fn moved(scene: &Scene<'_>) -> Vec<Vec<u32>> {
             })
         };
         (0..4).map(one).collect()
+    })
+}
+
+/// Lane l has elements 2 (l % 4) and the next of row l / 4, before as of the transposed matrix.
+fn transposed(scene: &Scene<'_>) -> Vec<Vec<u32>> {
+    let element =
+        |row: usize, column: usize| half_of(scene.rows[4 * row + column / 2][0], column % 2);
+    scene.each(|lane, _| {
+        let (row, column) = (lane / 4, lane % 4 * 2);
+        vec![element(column, row) | element(column + 1, row) << 16]
     })
 }
 
