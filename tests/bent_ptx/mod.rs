@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use neap::emulator::exec::{
     DeviceHeap, GRID_WORKSPACE_BYTES, KernelCode, LaunchSpec, ModuleCode, Output, run,
 };
+use neap::emulator::probes::{self, Probe};
 
 #[path = "../fuzzing/mod.rs"]
 pub mod fuzzing;
@@ -54,10 +55,30 @@ static SOURCES: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// All words of the sources, and some that are in none.
+/// The kernels of all instruction probes: every instruction that there is.
+static PROBES: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {
+    let text = |probe: &Probe| -> &'static str { probe.module(&probe.needs.target()).leak() };
+    let probes = probes::all();
+    probes
+        .iter()
+        .map(|probe| text(probe).lines().collect())
+        .collect()
+});
+
+/// A source, or a probe.
+fn source(choices: &mut impl Choices) -> &'static [&'static str] {
+    let from = match below(choices, 2) {
+        0 => &SOURCES,
+        _ => &PROBES,
+    };
+    &from[below(choices, from.len())]
+}
+
+/// All words of the sources and probes, and some that are in none.
 static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let mut words: BTreeSet<&str> = SOURCES
         .iter()
+        .chain(PROBES.iter())
         .flatten()
         .flat_map(|line| tokens(line))
         .filter(|word| word.len() < 60)
@@ -172,8 +193,7 @@ fn below(choices: &mut impl Choices, bound: usize) -> usize {
 
 /// A module with some of its lines changed.
 fn bent(choices: &mut impl Choices) -> String {
-    let source = below(choices, SOURCES.len());
-    let mut lines: Vec<String> = SOURCES[source]
+    let mut lines: Vec<String> = source(choices)
         .iter()
         .map(|&line| line.to_owned())
         .collect();
@@ -205,7 +225,7 @@ fn bend(lines: &mut Vec<String>, choices: &mut impl Choices) -> Option<()> {
             lines.swap(at, other);
         }
         3 => {
-            let source = &SOURCES[choices.below(SOURCES.len() as u32)? as usize];
+            let source = source(choices);
             let line = source[choices.below(source.len() as u32)? as usize];
             lines.insert(at, line.to_owned());
         }
@@ -320,10 +340,11 @@ fn launched(kernel: &KernelCode, memory: &mut Memory, choices: &mut impl Choices
         .allocate(1024, 256)
         .map(|address| std::sync::Arc::new(DeviceHeap::new(address, 1024)));
     let block = [1, 32, 33, 64, 96][below(choices, 5)];
+    let required = kernel.required_block.filter(|_| below(choices, 8) < 7);
     let spec = LaunchSpec {
         kernel,
         grid: [1 + below(choices, 2) as u32, 1, 1],
-        block: [block, 1, 1],
+        block: required.unwrap_or([block, 1, 1]),
         cluster: [[0; 3], [2, 1, 1]][below(choices, 8) / 7],
         cooperative: cooperative.flatten(),
         dynamic_shared_bytes: 1024 * below(choices, 16) as u32,

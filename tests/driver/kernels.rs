@@ -2,7 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 use neap::driver::{
-    Context, CuResult, DevicePtr, DriverError, Kernel, LaunchConfig, Module, Stream,
+    Context, CuResult, DevicePtr, DriverError, Kernel, LaunchConfig, Module, Stream, TensorElement,
+    TiledTensor,
 };
 use neap::emulator::{self, Profile};
 
@@ -169,6 +170,8 @@ fn what_a_kernel_can_have_is_checked_at_launch() {
     let sent = params(block.base(), block.base(), 0);
     let saxpy = module.kernel("saxpy").unwrap();
     let limited = module.kernel("limited").unwrap();
+    let shaped = module.kernel("shaped").unwrap();
+    assert_eq!(shaped.max_threads().unwrap(), 32);
     assert_eq!(limited.max_threads().unwrap(), 64);
     assert_eq!(limited.static_shared_bytes().unwrap(), 1024);
     assert_eq!(saxpy.max_threads().unwrap(), 1024);
@@ -183,6 +186,8 @@ fn what_a_kernel_can_have_is_checked_at_launch() {
         (&saxpy, [1, 1, 1], [64, 32, 1]),
         (&saxpy, [1, 1, 1], [1, 1, 65]),
         (&limited, [1, 1, 1], [96, 1, 1]),
+        (&shaped, [1, 1, 1], [32, 1, 1]),
+        (&shaped, [1, 1, 1], [8, 2, 1]),
     ];
     for &(kernel, grid, block) in refused {
         let config = LaunchConfig {
@@ -195,6 +200,12 @@ fn what_a_kernel_can_have_is_checked_at_launch() {
         assert!(error.to_string().contains(kernel.name()), "{error}");
     }
     launch(&stream, &limited, config(3, 64), &sent).unwrap();
+    let exact = LaunchConfig {
+        grid: [2, 1, 1],
+        block: [8, 4, 1],
+        shared_bytes: 0,
+    };
+    launch(&stream, &shaped, exact, &sent).unwrap();
     stream.synchronize().unwrap();
 }
 
@@ -377,4 +388,55 @@ fn a_graph_whose_module_was_unloaded_is_refused() {
     let detail = emulator::last_error_detail().unwrap();
     assert!(detail.contains("saxpy was unloaded"), "{detail}");
     stream.synchronize().unwrap();
+}
+
+#[test]
+fn tensor_maps_are_encoded_or_refused_in_a_sentence() {
+    let (_, context) = context_on(tiny());
+    let block = mapped(&context, GRAIN);
+    let tensor = TiledTensor {
+        element: TensorElement::Bf16,
+        dims: vec![64, 10],
+        strides: vec![128],
+        box_dims: vec![32, 8],
+        element_strides: vec![1, 1],
+        swizzle_bytes: 64,
+        nan_fill: false,
+    };
+    let map = tensor.encode(&context, block.base()).unwrap();
+    let moved = tensor
+        .encode(&context, DevicePtr(block.base().0 + 256))
+        .unwrap();
+    assert_ne!(map, moved);
+    type Change = fn(&mut TiledTensor);
+    let mistakes: [(Change, &str); 7] = [
+        (|t| t.dims.clear(), "1 to 5 dimensions, not 0"),
+        (
+            |t| t.strides.clear(),
+            "0 strides of a tensor of 2 dimensions: 1 are needed",
+        ),
+        (|t| t.box_dims.push(1), "3 sizes of the box"),
+        (
+            |t| t.swizzle_bytes = 48,
+            "a swizzle of 48 bytes: 0, 32, 64 and 128 exist",
+        ),
+        // What the driver refuses names the call.
+        (|t| t.swizzle_bytes = 32, "cuTensorMapEncodeTiled"),
+        (|t| t.strides[0] = 120, "cuTensorMapEncodeTiled"),
+        (|t| t.box_dims[1] = 257, "cuTensorMapEncodeTiled"),
+    ];
+    for (change, said) in mistakes {
+        let mut wrong = tensor.clone();
+        change(&mut wrong);
+        let error = wrong
+            .encode(&context, block.base())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let odd = DevicePtr(block.base().0 + 8);
+    assert_eq!(
+        code_of(tensor.encode(&context, odd)),
+        CuResult::INVALID_VALUE
+    );
 }

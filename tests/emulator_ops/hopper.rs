@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop)] // lanes index several arrays
 
-use super::harness::{Launch, Memory, checked, run_body};
+use super::harness::{Launch, Memory, checked, kernel, launch, load, run_body};
 use super::matrix::warp;
 use neap::emulator::CheckKind;
 use neap::emulator::exec::{Fault, TensorMap};
@@ -302,6 +302,97 @@ fn tensors_of_other_ranks_and_fills() {
         }
     }
     assert_eq!(memory.get::<u16>(out, 48), want);
+}
+
+/// A tensor map that is none, or that does not lie at a multiple of 64 bytes, and changes that make none of it.
+#[test]
+fn what_is_no_tensor_map_is_a_fault() {
+    let copy = "mbarrier.init.shared.b64 [%r9], 1; mbarrier.arrive.expect_tx.shared.b64 _, [%r9], 256;\n\
+         cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r9+128], [%rd1, {0, 0}], [%r9];\n\
+         L: mbarrier.try_wait.parity.shared.b64 %p2, [%r9], 0; @!%p2 bra L;\n";
+    let replace = |what: &str| format!("tensormap.replace.tile.{what};");
+    for (offset, change, said) in [
+        (0, String::new(), None),
+        (16, String::new(), Some("64")),
+        (128, String::new(), Some("no tensor map of 2 dimensions")),
+        (
+            0,
+            replace("rank.global.b1024.b32 [%rd1], 2"),
+            Some("no tensor map"),
+        ),
+        (
+            0,
+            replace("rank.global.b1024.b32 [%rd1], 0xffffffff"),
+            Some("no tensor map"),
+        ),
+        (
+            0,
+            replace("box_dim.global.b1024.b32 [%rd1], 0, 257"),
+            Some("no tensor map"),
+        ),
+        (
+            0,
+            replace("box_dim.global.b1024.b32 [%rd1], 0, 65544"),
+            Some("no tensor map"),
+        ),
+        (
+            0,
+            replace("element_stride.global.b1024.b32 [%rd1], 0, 257"),
+            Some("no tensor map"),
+        ),
+        (
+            0,
+            replace("global_stride.global.b1024.b64 [%rd1], 0, 8"),
+            Some("no tensor map"),
+        ),
+        (0, replace("swizzle_mode.global.b1024.b32 [%rd1], 1"), None),
+        // Refused when the module is loaded.
+        (
+            0,
+            replace("swizzle_mode.global.b1024.b32 [%rd1], 4"),
+            Some("`.swizzle_mode`"),
+        ),
+        (
+            0,
+            replace("interleave_layout.global.b1024.b32 [%rd1], 1"),
+            Some("interleaved"),
+        ),
+        (
+            0,
+            replace("box_dim.global.b1024.b32 [%rd1], 5, 1"),
+            Some("has no such form"),
+        ),
+        (
+            0,
+            replace("global_dim.global.b1024.b64 [%rd1], 1, %rd1"),
+            Some("has no such form"),
+        ),
+    ] {
+        let mut memory = Memory::new(1 << 14);
+        let tensor = memory.put(&[7u32; 256]);
+        let words = map(tensor, [16, 16], [8, 8], 0).encode();
+        let all: Vec<u64> = words.iter().chain(&[0; 32]).copied().collect();
+        let place = memory.put(&all);
+        assert_eq!(place % 128, 0);
+        let params = [place + offset];
+        let body = format!(
+            "{LANE} ld.param.u64 %rd1, [p0]; setp.ne.u32 %p1, %r1, 0; @%p1 ret;\n{change}\n{copy}"
+        );
+        let how = Launch {
+            shared: 512,
+            params: &params,
+            ..Launch::default()
+        };
+        let outcome = match load(&mut memory, &kernel(1, &body)) {
+            Ok(module) => launch(&module, "k", &memory, &how).map_err(|fault| fault.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match (outcome, said) {
+            (Ok(_), None) => {}
+            (Err(error), Some(said)) => assert!(error.contains(said), "{change}: {error}"),
+            (outcome, _) => panic!("{offset} {change}: {:?}", outcome.err()),
+        }
+    }
 }
 
 #[test]

@@ -225,6 +225,14 @@ impl State {
                 limits::BLOCK
             )));
         }
+        if let Some(required) = code.required_block
+            && required != block
+        {
+            return Err(Failure::invalid(format!(
+                "{}: block {block:?}, where the kernel requires {required:?} (.reqntid)",
+                code.name
+            )));
+        }
         if shared_bytes > function.max_dynamic_shared_bytes {
             return Err(Failure::invalid(format!(
                 "{}: {shared_bytes} bytes of dynamic shared memory exceed the {} the kernel opted in to (cuFuncSetAttribute)",

@@ -255,9 +255,33 @@ fn refuse(warp: &mut Warp, ip: *const Ins, lane: usize, message: String) -> Opti
     None
 }
 
+/// `None` after stopping the warp, where `address` is no multiple of `bytes`.
+fn aligned(
+    warp: &mut Warp,
+    ip: *const Ins,
+    lane: usize,
+    address: u64,
+    bytes: u64,
+    space: Space,
+) -> Option<()> {
+    if address.is_multiple_of(bytes) {
+        return Some(());
+    }
+    warp.fail(ip, lane as u32, |site| Fault::Misaligned {
+        site,
+        space,
+        address,
+        bytes,
+    });
+    None
+}
+
 /// Queues one thread's copy; `None` after stopping the warp.
 fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Option<()> {
     let bulk = request.bulk;
+    // A tensor map, or the data itself.
+    let alignment = if bulk.rank > 0 { 64 } else { 16 };
+    aligned(warp, ip, lane, request.global, alignment, Space::Global)?;
     let map = if bulk.rank > 0 {
         let at = host_range(warp, ip, lane, request.global, space::GENERIC, 128, false)?;
         // SAFETY: the 128 bytes were checked to be readable.
@@ -283,25 +307,8 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
         Some(_) => 128,
         None => 16,
     };
-    for (address, align, named) in [
-        (request.shared, alignment, Space::Shared),
-        (
-            request.global,
-            if map.is_some() { 64 } else { 16 },
-            Space::Global,
-        ),
-        (bytes, 16, Space::Shared),
-    ] {
-        if address % align != 0 {
-            warp.fail(ip, lane as u32, |site| Fault::Misaligned {
-                site,
-                space: named,
-                address,
-                bytes: align,
-            });
-            return None;
-        }
-    }
+    aligned(warp, ip, lane, request.shared, alignment, Space::Shared)?;
+    aligned(warp, ip, lane, bytes, 16, Space::Shared)?;
     if bytes == 0 {
         return refuse(warp, ip, lane, "a bulk copy of 0 bytes".into());
     }

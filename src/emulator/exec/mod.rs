@@ -109,6 +109,8 @@ pub struct KernelCode {
     pub uses_heap: bool,
     /// Threads per block at most (`.maxntid` or `.reqntid`), if declared.
     pub max_threads: Option<u32>,
+    /// Threads of a block in x, y, z, if declared (`.reqntid`): other launches are refused.
+    pub required_block: Option<[u32; 3]>,
     /// 32-bit registers per thread that are live at once at most, by this loader's own allocation: not what ptxas would say.
     pub registers: u32,
     /// Instructions after lowering, join points included.
@@ -204,6 +206,7 @@ impl ModuleCode {
                     .iter()
                     .any(|site| matches!(site.callee, call::Callee::Malloc | call::Callee::Free)),
                 max_threads: entry.max_threads,
+                required_block: entry.required_block,
                 registers: code.pressure(),
                 instruction_count: code.instructions.len(),
                 register_file_bytes: code.kernel.register_bytes,
@@ -381,6 +384,14 @@ impl LaunchSpec<'_> {
         if threads > u64::from(limit) {
             return Err(format!(
                 "blocks of {:?} threads, where at most {limit} threads are allowed",
+                self.block
+            ));
+        }
+        if let Some(required) = self.kernel.required_block
+            && required != self.block
+        {
+            return Err(format!(
+                "blocks of {:?} threads, where the kernel requires {required:?}",
                 self.block
             ));
         }

@@ -65,6 +65,8 @@ pub struct Entry {
     pub cluster: Option<[u32; 3]>,
     /// Product of `.maxntid` or `.reqntid`.
     pub max_threads: Option<u32>,
+    /// `.reqntid`: threads of a block in x, y, z, which every launch has to have.
+    pub required_block: Option<[u32; 3]>,
     /// Class of each register, by register number.
     pub registers: Vec<RegClass>,
     /// `.shared`, `.local` and `.param` variables of the body. A name that an inner scope declares again is made unique by

@@ -102,6 +102,18 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// One to three numbers; those left out are 1.
+    fn dimensions(&mut self, what: &str) -> Result<[u32; 3], PtxError> {
+        let mut dims = [self.count(what)?, 1, 1];
+        for dim in &mut dims[1..] {
+            if !self.accept(b',')? {
+                break;
+            }
+            *dim = self.count(what)?;
+        }
+        Ok(dims)
+    }
+
     /// A literal with an optional sign, if one comes next.
     pub(super) fn literal(&mut self) -> Result<Option<Literal>, PtxError> {
         let negative = self.is(b'-');
@@ -341,21 +353,15 @@ impl<'a> Parser<'a> {
             self.advance()?;
             match directive {
                 ".maxntid" | ".reqntid" => {
-                    let mut threads = self.count("a thread count")?;
-                    while self.accept(b',')? {
-                        threads = threads.saturating_mul(self.count("a thread count")?);
-                    }
+                    let block = self.dimensions("a thread count")?;
+                    let threads = block.iter().fold(1, |all: u32, n| all.saturating_mul(*n));
                     entry.max_threads = Some(threads);
+                    if directive == ".reqntid" {
+                        entry.required_block = Some(block);
+                    }
                 }
                 ".reqnctapercluster" => {
-                    let mut dims = [1; 3];
-                    dims[0] = self.count("a block count")?;
-                    for dim in &mut dims[1..] {
-                        if self.accept(b',')? {
-                            *dim = self.count("a block count")?;
-                        }
-                    }
-                    entry.cluster = Some(dims);
+                    entry.cluster = Some(self.dimensions("a block count")?);
                 }
                 ".minnctapersm" | ".maxnctapersm" | ".maxnreg" | ".maxclusterrank" => {
                     self.count("a number")?;
