@@ -488,3 +488,45 @@ fn a_late_copy_makes_pipeline_mistakes_visible() {
         assert!(unordered.iter().any(|error| *error != 0.0), "{unordered:?}");
     }
 }
+
+#[test]
+fn wmma_forms_that_do_not_exist_are_refused() {
+    let eight = "{%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}";
+    let doubles = "{%fd1, %fd2}, {%fd3}, {%fd4}, {%fd1, %fd2}";
+    for (statement, said) in [
+        (
+            "wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1, %r2}, [%rd1], 16;".to_owned(),
+            "2 registers in a fragment of 8",
+        ),
+        (
+            format!("wmma.load.a.sync.aligned.row.m16n16k8.f16 {eight}, [%rd1], 16;"),
+            "is not implemented",
+        ),
+        (
+            format!("wmma.load.c.sync.aligned.row.m16n16k16.f16 {eight}, [%rd1], 16;"),
+            "8 registers in a fragment of 4",
+        ),
+        (
+            "wmma.load.b.sync.aligned.row.m8n8k32.s4 {%r1}, [%rd1], 32;".to_owned(),
+            "is not implemented",
+        ),
+        (
+            format!("@%p1 wmma.store.d.sync.aligned.row.m16n16k16.f32 [%rd1], {eight}, 16;"),
+            "guarded",
+        ),
+        (
+            format!("wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f64.rz {doubles};"),
+            "is not implemented",
+        ),
+        (
+            format!(
+                "wmma.mma.sync.aligned.row.col.m16n16k16.f32.bf16.bf16.f32 {eight}, {eight}, {eight}, {eight};"
+            ),
+            "wrong number of registers",
+        ),
+    ] {
+        let text = kernel(0, &statement);
+        let error = load(&mut Memory::new(4096), &text).expect_err(&statement);
+        assert!(error.message.contains(said), "{statement}: {error}");
+    }
+}

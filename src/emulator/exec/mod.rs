@@ -23,7 +23,7 @@ mod heap;
 mod host_call;
 pub(crate) mod integer;
 mod integer_rare;
-mod lane;
+pub(crate) mod lane;
 pub(crate) mod load_store;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;

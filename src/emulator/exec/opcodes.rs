@@ -50,6 +50,8 @@ impl InstructionClass {
             {
                 Matrix
             }
+            "wmma" if has("load") || has("store") => Memory,
+            "wmma" => Matrix,
             "atom" | "red" => Atomic,
             "cp" if has("commit_group") || has("wait_group") || has("wait_all") => Synchronization,
             "ld" | "ldu" | "st" | "cp" | "prefetch" | "prefetchu" | "discard" | "tensormap" => {

@@ -432,6 +432,7 @@ impl Lowering<'_> {
             "stmatrix" => self.lower_stmatrix(rest, o)?,
             "movmatrix" => self.lower_movmatrix(rest, o)?,
             "wgmma" => self.lower_wgmma(rest, o)?,
+            "wmma" => self.lower_wmma(rest, o)?,
             "mbarrier" => self.lower_mbarrier(rest, o)?,
             "tensormap" => self.lower_tensormap(rest, o)?,
             "mapa" | "getctarank" => self.lower_map(base, rest, o)?,

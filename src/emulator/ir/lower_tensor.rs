@@ -132,7 +132,7 @@ impl Lowering<'_> {
     }
 
     /// Collective instructions under a guard would need every lane's predicate to agree.
-    fn refuse_guard(&self, base: &str) -> Result<(), Refusal> {
+    pub(super) fn refuse_guard(&self, base: &str) -> Result<(), Refusal> {
         if self.guard.is_some() {
             return Err(format!("a guarded `{base}` is not implemented"));
         }

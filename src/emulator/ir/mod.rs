@@ -23,6 +23,7 @@ mod lower_memory;
 mod lower_move;
 mod lower_tensor;
 mod lower_tensor_map;
+mod lower_wmma;
 mod names;
 mod param_address;
 mod program;

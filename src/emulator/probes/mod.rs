@@ -18,6 +18,7 @@ mod space;
 mod tensor;
 mod warp;
 mod warpgroup;
+mod wmma;
 
 pub use elementwise::{Elementwise, Kind, elementwise};
 pub use fill::{Fill, Pattern};
@@ -52,7 +53,7 @@ pub enum Family {
     Warp,
     /// Barriers, fences and mbarriers.
     Barrier,
-    /// `ldmatrix`, `stmatrix`, `movmatrix`, `mma`.
+    /// `ldmatrix`, `stmatrix`, `movmatrix`, `mma`, `wmma`.
     Matrix,
     /// `wgmma`.
     Warpgroup,
@@ -211,6 +212,7 @@ pub fn all() -> Vec<Probe> {
     warp::list(&mut probes);
     barrier::list(&mut probes);
     matrix::list(&mut probes);
+    wmma::list(&mut probes);
     warpgroup::list(&mut probes);
     asynchronous::list(&mut probes);
     tensor::list(&mut probes);

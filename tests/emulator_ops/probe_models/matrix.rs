@@ -6,6 +6,7 @@ use half::{bf16, f16};
 pub fn model(scene: &Scene<'_>) -> Vec<Vec<u32>> {
     match scene.parts()[0] {
         "mma" => product(scene),
+        "wmma" => super::wmma::model(scene),
         "ldmatrix" | "stmatrix" => moved(scene),
         "movmatrix" => transposed(scene),
         _ => panic!("{}: no model", scene.form),

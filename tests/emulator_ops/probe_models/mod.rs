@@ -11,6 +11,7 @@ mod space;
 mod tensor;
 mod warp;
 mod warpgroup;
+mod wmma;
 
 use neap::emulator::probes::{Family, Probe};
 

@@ -1,0 +1,507 @@
+//! `wmma`: matrices in fragments whose layout PTX leaves to the device. Here it is the one of `mma.sync`, so that a `wmma` is
+//! loads or stores of the lanes, and one `mma` for every 16 (or 8) rows and 8 columns of D.
+//!
+//! A register holds `e` elements that are neighbours in K (of C and D: one, or two of 16 bits that are neighbours in a row).
+//! Lane 4 g + t has row g (of B: column g) of each group of 8, and elements `e` t, ... of each group of 4 `e` in K. f16
+//! fragments of A and B have eight registers in every shape; those that hold nothing are 0.
+
+use half::f16;
+
+use super::lower::{Lowering, Refusal};
+use super::{Constant, Special};
+use crate::emulator::exec::access::space;
+use crate::emulator::exec::lane::Lane;
+use crate::emulator::exec::op;
+use crate::emulator::ptx::{AddressBase, Operand, RegClass};
+
+/// Bits of an element.
+fn bits(ty: &str) -> Option<u32> {
+    Some(match ty {
+        "f64" => 64,
+        "f32" | "s32" | "tf32" => 32,
+        "f16" | "bf16" => 16,
+        "s8" | "u8" => 8,
+        "s4" | "u4" => 4,
+        "b1" => 1,
+        _ => return None,
+    })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Shape {
+    m: u32,
+    n: u32,
+    k: u32,
+}
+
+impl Shape {
+    /// The shape of this name, if elements of A and B have it.
+    fn of(name: &str, ty: &str) -> Option<Shape> {
+        let names: &[&str] = match ty {
+            "f16" | "bf16" | "s8" | "u8" => &["m16n16k16", "m32n8k16", "m8n32k16"],
+            "tf32" => &["m16n16k8"],
+            "f64" => &["m8n8k4"],
+            "s4" | "u4" => &["m8n8k32"],
+            "b1" => &["m8n8k128"],
+            _ => &[],
+        };
+        if !names.contains(&name) {
+            return None;
+        }
+        let mut numbers = name.split(['m', 'n', 'k']).filter_map(|n| n.parse().ok());
+        Some(Shape {
+            m: numbers.next()?,
+            n: numbers.next()?,
+            k: numbers.next()?,
+        })
+    }
+
+    /// Groups of rows of D that one `mma` computes, and its rows.
+    fn rows(self) -> (u32, u32) {
+        (self.m.div_ceil(16), self.m.min(16))
+    }
+}
+
+/// Elements of one register: their place, counted from the lane's, along the dimension of g and along the one of t.
+struct Held {
+    slow: u32,
+    fast: u32,
+    count: u32,
+}
+
+/// A matrix in registers and in memory.
+struct Fragment {
+    held: Vec<Held>,
+    /// Elements along the dimension of t from one lane to the next.
+    lane: u32,
+    bits: u32,
+    /// Neighbours along the dimension of t are neighbours in memory.
+    contiguous: bool,
+    /// Elements from one row (or column) to the next in memory, if the instruction does not say.
+    leading: u32,
+    /// Registers, with those that hold nothing.
+    registers: usize,
+}
+
+impl Fragment {
+    fn of(matrix: &str, layout: &str, shape: Shape, ty: &str) -> Option<Fragment> {
+        let bits = bits(ty)?;
+        let row = match layout {
+            "row" => true,
+            "col" => false,
+            _ => return None,
+        };
+        // Less than bytes can only be neighbours.
+        if bits < 8 && row != (matrix == "a") {
+            return None;
+        }
+        let each = (32 / bits).max(1);
+        let (tiles, rows) = shape.rows();
+        let halves = rows / 8;
+        let mut held = Vec::new();
+        let (contiguous, leading) = match matrix {
+            "a" | "b" => {
+                let a = matrix == "a";
+                let groups = if a { tiles } else { shape.n / 8 };
+                for group in 0..groups {
+                    for block in 0..shape.k / (4 * each) {
+                        for half in 0..if a { halves } else { 1 } {
+                            held.push(Held {
+                                slow: group * if a { 16 } else { 8 } + 8 * half,
+                                fast: 4 * each * block,
+                                count: each,
+                            });
+                        }
+                    }
+                }
+                let slow = if a { shape.m } else { shape.n };
+                (row == a, if row == a { shape.k } else { slow })
+            }
+            _ => {
+                let count = if bits == 16 { 2 } else { 1 };
+                for tile in 0..tiles {
+                    for column in 0..shape.n / 8 {
+                        for half in 0..halves {
+                            held.extend((0..2).step_by(count as usize).map(|j| Held {
+                                slow: 16 * tile + 8 * half,
+                                fast: 8 * column + j,
+                                count,
+                            }));
+                        }
+                    }
+                }
+                (row, if row { shape.n } else { shape.m })
+            }
+        };
+        let padded = ty == "f16" && matches!(matrix, "a" | "b");
+        Some(Fragment {
+            registers: if padded { 8 } else { held.len() },
+            held,
+            lane: if matches!(matrix, "a" | "b") { each } else { 2 },
+            bits,
+            contiguous,
+            leading,
+        })
+    }
+
+    fn class(&self) -> RegClass {
+        if self.bits == 64 {
+            RegClass::B64
+        } else {
+            RegClass::B32
+        }
+    }
+}
+
+/// PTX type of a load that zero extends, or of a store, of so many bits.
+fn access(bits: u32) -> &'static str {
+    match bits {
+        8 => "u8",
+        16 => "u16",
+        32 => "u32",
+        _ => "u64",
+    }
+}
+
+impl Lowering<'_> {
+    pub(super) fn lower_wmma(&mut self, rest: &[&str], o: &[Operand]) -> Result<(), Refusal> {
+        self.refuse_guard("wmma")?;
+        let unknown = || format!("`wmma.{}` is not implemented", rest.join("."));
+        let parts: Vec<&str> = rest
+            .iter()
+            .copied()
+            .filter(|part| !matches!(*part, "sync" | "aligned"))
+            .collect();
+        match (&parts[..], o) {
+            (
+                [
+                    "load",
+                    matrix @ ("a" | "b" | "c"),
+                    layout,
+                    shape,
+                    window @ ..,
+                    ty,
+                ],
+                [Operand::Vector(fragment), address, leading @ ..],
+            )
+            | (
+                ["store", matrix @ "d", layout, shape, window @ .., ty],
+                [address, Operand::Vector(fragment), leading @ ..],
+            ) if leading.len() <= 1 && window.len() <= 1 => {
+                // C and D have shapes of the types that A and B may have then.
+                let from = match (*matrix, *ty) {
+                    ("c" | "d", "f16" | "f32") if *shape == "m16n16k8" => "tf32",
+                    ("c" | "d", "f16" | "f32") => "f16",
+                    ("c" | "d", "s32") => match *shape {
+                        "m8n8k32" => "s4",
+                        "m8n8k128" => "b1",
+                        _ => "s8",
+                    },
+                    ("a" | "b", "f32" | "s32") => return Err(unknown()),
+                    (_, ty) => ty,
+                };
+                let shape = Shape::of(shape, from).ok_or_else(unknown)?;
+                let held = Fragment::of(matrix, layout, shape, ty).ok_or_else(unknown)?;
+                let window = window.first().copied();
+                let stores = parts[0] == "store";
+                self.move_fragment(&held, window, address, leading.first(), fragment, stores)
+            }
+            (["mma", more @ ..], [d, a, b, c]) => self.lower_wmma_product(more, [d, a, b, c]),
+            _ => Err(unknown()),
+        }
+    }
+
+    /// Loads a fragment, or stores it.
+    fn move_fragment(
+        &mut self,
+        fragment: &Fragment,
+        window: Option<&str>,
+        address: &Operand,
+        leading: Option<&Operand>,
+        registers: &[Operand],
+        stores: bool,
+    ) -> Result<(), Refusal> {
+        if registers.len() != fragment.registers {
+            return Err(format!(
+                "{} registers in a fragment of {}",
+                registers.len(),
+                fragment.registers
+            ));
+        }
+        let found = match window {
+            None => space::GENERIC,
+            Some("global") => space::GLOBAL,
+            Some("shared" | "shared::cta" | "shared::cluster") => space::SHARED,
+            Some(other) => return Err(format!("the space `{other}` is not implemented")),
+        };
+        let bytes_of = |elements: u32| u64::from(elements * fragment.bits / 8);
+        // Bytes from one row (or column) to the next.
+        let leading = match leading {
+            Some(operand) => self.source(operand, RegClass::B32)?,
+            None => self.bits(fragment.leading.into(), RegClass::B32),
+        };
+        let width = self.bits(fragment.bits.into(), RegClass::B32);
+        let pitch = self.temporary(RegClass::B64);
+        let scaled = op::rare::binary(|n: u32, bits: u32| u64::from(n) * u64::from(bits) / 8);
+        self.pure(scaled, pitch, vec![leading, width]);
+        let base = self.flat_address(address)?;
+        let lane = self.constant(Constant::Special(Special::LaneId), RegClass::B64);
+        let near = bytes_of(if fragment.contiguous {
+            fragment.lane
+        } else {
+            1
+        });
+        let near = self.bits(near, RegClass::B64);
+        let (slow, fast) = if fragment.contiguous {
+            (pitch, near)
+        } else {
+            (near, pitch)
+        };
+        let group = self.temporary(RegClass::B64);
+        let by_group = op::rare::binary(|lane: u64, stride: u64| (lane / 4).wrapping_mul(stride));
+        self.pure(by_group, group, vec![lane, slow]);
+        let along = self.temporary(RegClass::B64);
+        let by_thread = op::rare::binary(|lane: u64, stride: u64| (lane % 4).wrapping_mul(stride));
+        self.pure(by_thread, along, vec![lane, fast]);
+        let along = if fragment.contiguous {
+            along
+        } else {
+            let times = self.bits(fragment.lane.into(), RegClass::B64);
+            self.computed(|a: u64, b: u64| a.wrapping_mul(b), along, times)
+        };
+        let add = |a: u64, b: u64| a.wrapping_add(b);
+        let group = self.computed(add, base, group);
+        let start = self.computed(add, group, along);
+        for (held, register) in fragment.held.iter().zip(registers) {
+            // Where elements lie that are not neighbours, each is a step of the pitch further on.
+            let place = |lowering: &mut Self, j: u32| {
+                let (pitches, offset) = if fragment.contiguous {
+                    (held.slow, bytes_of(held.fast))
+                } else {
+                    (held.fast + j, bytes_of(held.slow))
+                };
+                let count = lowering.bits(pitches.into(), RegClass::B64);
+                let far = lowering.computed(|n: u64, by: u64| n.wrapping_mul(by), count, pitch);
+                let at = lowering.computed(add, start, far);
+                Operand::Address(AddressBase::Reg(at), offset as i64)
+            };
+            let single = fragment.contiguous || held.count == 1;
+            let (pieces, bits) = if single {
+                (1, held.count * fragment.bits)
+            } else {
+                (held.count, fragment.bits)
+            };
+            if stores {
+                let value = self.source(register, fragment.class())?;
+                for piece in 0..pieces {
+                    let at = place(self, piece);
+                    let part = if piece == 0 {
+                        value
+                    } else {
+                        let shift = self.bits((bits * piece).into(), RegClass::B32);
+                        self.computed(|a: u32, by: u32| a >> (by & 31), value, shift)
+                    };
+                    self.push_store(
+                        found,
+                        &at,
+                        &[Operand::Reg(part)],
+                        fragment.class(),
+                        bits / 8,
+                    )?;
+                }
+                continue;
+            }
+            let mut all = None;
+            for piece in (0..pieces).rev() {
+                let at = place(self, piece);
+                let value = self.temporary(fragment.class());
+                let modifiers: Vec<&str> = window.into_iter().chain([access(bits)]).collect();
+                self.lower_load(&modifiers, &[Operand::Reg(value), at])?;
+                all = Some(match (all, bits) {
+                    (None, _) => value,
+                    (Some(rest), 8) => {
+                        self.computed(|rest: u32, x: u32| rest << 8 | x, rest, value)
+                    }
+                    (Some(rest), _) => {
+                        self.computed(|rest: u32, x: u32| rest << 16 | x, rest, value)
+                    }
+                });
+            }
+            let dst = self.destination(register, fragment.class())?;
+            if let Some(value) = all {
+                self.copy(dst, value);
+            }
+        }
+        for register in &registers[fragment.held.len()..] {
+            let dst = self.destination(register, RegClass::B32)?;
+            let zero = self.bits(0, RegClass::B32);
+            self.copy(dst, zero);
+        }
+        Ok(())
+    }
+
+    /// A register that `f` computes.
+    fn computed<T: Lane, F: Fn(T, T) -> T + Copy>(&mut self, f: F, a: u32, b: u32) -> u32 {
+        let dst = self.temporary(if size_of::<T>() == 8 {
+            RegClass::B64
+        } else {
+            RegClass::B32
+        });
+        self.pure(op::rare::binary(f), dst, vec![a, b]);
+        dst
+    }
+
+    /// `wmma.mma...` (the parts behind `mma`): D, A, B, C.
+    fn lower_wmma_product(&mut self, parts: &[&str], o: [&Operand; 4]) -> Result<(), Refusal> {
+        let unknown = || format!("`wmma.mma.{}` is not implemented", parts.join("."));
+        let mut parts_left = parts.to_vec();
+        // What `mma` has behind its types.
+        let mut operation: Vec<&str> = Vec::new();
+        if let ["and" | "xor", "popc", ..] = parts_left[..] {
+            operation = parts_left.drain(..2).collect();
+        }
+        let mut satfinite: Vec<&str> = Vec::new();
+        if parts_left.last() == Some(&"satfinite") {
+            satfinite.extend(parts_left.pop());
+        }
+        let (shape, d_type, a_type, b_type, c_type) = match parts_left[..] {
+            ["row" | "col", "row" | "col", shape, d, c] => (shape, d, "f16", "f16", c),
+            ["row" | "col", "row" | "col", shape, d, a, b, c] => (shape, d, a, b, c),
+            [
+                "row" | "col",
+                "row" | "col",
+                shape,
+                "f64",
+                "f64",
+                "f64",
+                "f64",
+                "rn",
+            ] => (shape, "f64", "f64", "f64", "f64"),
+            _ => return Err(unknown()),
+        };
+        let integer = matches!(a_type, "s8" | "u8" | "s4" | "u4");
+        // `mma` judges the types; what has two types for C and D is computed in f32.
+        let mixed = matches!(
+            (a_type, d_type, c_type),
+            ("f16", "f16", "f32") | ("f16", "f32", "f16")
+        );
+        let computed_type = if mixed { "f32" } else { d_type };
+        if (d_type != c_type && !mixed) || a_type != b_type || (!satfinite.is_empty() && !integer) {
+            return Err(unknown());
+        }
+        let size = Shape::of(shape, a_type).ok_or_else(unknown)?;
+        let width = bits(a_type).ok_or_else(unknown)?;
+        let each = (32 / width).max(1);
+        let blocks = (size.k / (4 * each)) as usize;
+        let (tiles, rows) = size.rows();
+        let (tiles, columns) = (tiles as usize, (size.n / 8) as usize);
+        let halves = (rows / 8) as usize;
+        // Integers and f64 have products of 8 rows.
+        let padded = rows == 8 && matches!(a_type, "f16" | "bf16");
+        let of_half = |ty: &str| if ty == "f16" { 1 } else { 2 };
+        let groups = tiles * columns * halves;
+        let counts = [
+            groups * of_half(d_type),
+            tiles * blocks * halves,
+            columns * blocks,
+            groups * of_half(c_type),
+        ];
+        let lists: Vec<Vec<Operand>> = o.iter().map(|operand| operand.elements()).collect();
+        let [d, a, b, c] = &lists[..] else {
+            return Err(unknown());
+        };
+        let given = |count: usize| if a_type == "f16" { 8 } else { count };
+        if [d.len(), a.len(), b.len(), c.len()]
+            != [counts[0], given(counts[1]), given(counts[2]), counts[3]]
+        {
+            return Err("a fragment has the wrong number of registers".into());
+        }
+        let mma_shape = format!("m{}n8k{}", if padded { 16 } else { rows }, size.k);
+        let mut modifiers = vec!["sync", "aligned", mma_shape.as_str(), "row", "col"];
+        modifiers.extend(satfinite);
+        modifiers.extend([computed_type, a_type, b_type, computed_type]);
+        modifiers.extend(operation);
+        let class = if d_type == "f64" {
+            RegClass::B64
+        } else {
+            RegClass::B32
+        };
+        let zero = Operand::Reg(self.bits(0, RegClass::B32));
+        let widened;
+        let c = if mixed && c_type == "f16" {
+            widened = self.halves_to_floats(c)?;
+            &widened
+        } else {
+            c
+        };
+        // D may share registers with what later products still read.
+        let mut results = Vec::new();
+        for tile in 0..tiles {
+            for column in 0..columns {
+                let a = &a[tile * blocks * halves..][..blocks * halves];
+                let b = b[column * blocks..][..blocks].to_vec();
+                let per = halves * of_half(computed_type);
+                let mut c = c[(tile * columns + column) * per..][..per].to_vec();
+                let mut d: Vec<Operand> = (0..per)
+                    .map(|_| Operand::Reg(self.temporary(class)))
+                    .collect();
+                results.extend(d.iter().cloned());
+                let a = if padded {
+                    c.extend(vec![zero.clone(); per]);
+                    d.extend((0..per).map(|_| Operand::Reg(self.temporary(class))));
+                    a.iter()
+                        .flat_map(|half| [half.clone(), zero.clone()])
+                        .collect()
+                } else {
+                    a.to_vec()
+                };
+                let operands = [d, a, b, c].map(Operand::Vector);
+                self.lower_matrix("mma", &modifiers, &operands)?;
+            }
+        }
+        if mixed && d_type == "f16" {
+            results = self.floats_to_halves(&results)?;
+        }
+        for (register, result) in d.iter().zip(results) {
+            let dst = self.destination(register, class)?;
+            let src = self.source(&result, class)?;
+            self.copy(dst, src);
+        }
+        Ok(())
+    }
+
+    /// Two f32 registers of each register of two f16.
+    fn halves_to_floats(&mut self, halves: &[Operand]) -> Result<Vec<Operand>, Refusal> {
+        let mut floats = Vec::with_capacity(2 * halves.len());
+        for register in halves {
+            let pair = self.source(register, RegClass::B32)?;
+            let low = op::rare::unary(|pair: u32| f16::from_bits(pair as u16).to_f32());
+            let high = op::rare::unary(|pair: u32| f16::from_bits((pair >> 16) as u16).to_f32());
+            for convert in [low, high] {
+                let dst = self.temporary(RegClass::B32);
+                self.pure(convert, dst, vec![pair]);
+                floats.push(Operand::Reg(dst));
+            }
+        }
+        Ok(floats)
+    }
+
+    /// A register of two f16 of each two f32 registers.
+    fn floats_to_halves(&mut self, floats: &[Operand]) -> Result<Vec<Operand>, Refusal> {
+        let mut halves = Vec::with_capacity(floats.len() / 2);
+        for pair in floats.chunks(2) {
+            let mut srcs = Vec::with_capacity(2);
+            for float in pair {
+                srcs.push(self.source(float, RegClass::B32)?);
+            }
+            let dst = self.temporary(RegClass::B32);
+            let round = op::rare::binary(|low: f32, high: f32| {
+                let bits = |x| u32::from(f16::from_f32(x).to_bits());
+                bits(low) | bits(high) << 16
+            });
+            self.pure(round, dst, srcs);
+            halves.push(Operand::Reg(dst));
+        }
+        Ok(halves)
+    }
+}
