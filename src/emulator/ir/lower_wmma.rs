@@ -83,6 +83,18 @@ struct Fragment {
     registers: usize,
 }
 
+/// Registers that say where a lane's elements lie in memory.
+struct Lines {
+    /// Address of the lane's first element.
+    start: u32,
+    /// Bytes from one row (or column) to the next.
+    pitch: u32,
+}
+
+fn add(a: u64, b: u64) -> u64 {
+    a.wrapping_add(b)
+}
+
 impl Fragment {
     fn of(matrix: &str, layout: &str, shape: Shape, ty: &str) -> Option<Fragment> {
         let bits = bits(ty)?;
@@ -228,14 +240,39 @@ impl Lowering<'_> {
                 fragment.registers
             ));
         }
-        let found = match window {
-            None => space::GENERIC,
-            Some("global") => space::GLOBAL,
-            Some("shared" | "shared::cta" | "shared::cluster") => space::SHARED,
-            Some(other) => return Err(format!("the space `{other}` is not implemented")),
-        };
-        let bytes_of = |elements: u32| u64::from(elements * fragment.bits / 8);
-        // Bytes from one row (or column) to the next.
+        let lines = self.lines(fragment, address, leading)?;
+        let (held, spare) = registers.split_at(fragment.held.len());
+        for (held, register) in fragment.held.iter().zip(held) {
+            let single = fragment.contiguous || held.count == 1;
+            let (pieces, bits) = if single {
+                (1, held.count * fragment.bits)
+            } else {
+                (held.count, fragment.bits)
+            };
+            let places: Vec<Operand> = (0..pieces)
+                .map(|piece| self.place(fragment, &lines, held, piece))
+                .collect();
+            if stores {
+                self.store_pieces(fragment.class(), bits, window, &places, register)?;
+            } else {
+                self.load_pieces(fragment.class(), bits, window, &places, register)?;
+            }
+        }
+        for register in spare {
+            let dst = self.destination(register, RegClass::B32)?;
+            let zero = self.bits(0, RegClass::B32);
+            self.copy(dst, zero);
+        }
+        Ok(())
+    }
+
+    /// Where the lane's first element lies, and the pitch.
+    fn lines(
+        &mut self,
+        fragment: &Fragment,
+        address: &Operand,
+        leading: Option<&Operand>,
+    ) -> Result<Lines, Refusal> {
         let leading = match leading {
             Some(operand) => self.source(operand, RegClass::B32)?,
             None => self.bits(fragment.leading.into(), RegClass::B32),
@@ -246,96 +283,90 @@ impl Lowering<'_> {
         self.pure(scaled, pitch, vec![leading, width]);
         let base = self.flat_address(address)?;
         let lane = self.constant(Constant::Special(Special::LaneId), RegClass::B64);
-        let near = bytes_of(if fragment.contiguous {
-            fragment.lane
+        let step = self.bits(fragment.lane.into(), RegClass::B64);
+        let thread = self.computed(|lane: u64, step: u64| lane % 4 * step, lane, step);
+        let four = self.bits(4, RegClass::B64);
+        let group = self.computed(|lane: u64, four: u64| lane / four, lane, four);
+        // Along a line elements are neighbours: count bits, as some are no bytes.
+        let (across, along) = if fragment.contiguous {
+            (group, thread)
         } else {
-            1
-        });
-        let near = self.bits(near, RegClass::B64);
-        let (slow, fast) = if fragment.contiguous {
-            (pitch, near)
-        } else {
-            (near, pitch)
+            (thread, group)
         };
-        let group = self.temporary(RegClass::B64);
-        let by_group = op::rare::binary(|lane: u64, stride: u64| (lane / 4).wrapping_mul(stride));
-        self.pure(by_group, group, vec![lane, slow]);
-        let along = self.temporary(RegClass::B64);
-        let by_thread = op::rare::binary(|lane: u64, stride: u64| (lane % 4).wrapping_mul(stride));
-        self.pure(by_thread, along, vec![lane, fast]);
-        let along = if fragment.contiguous {
-            along
+        let across = self.computed(|n: u64, pitch: u64| n.wrapping_mul(pitch), across, pitch);
+        let width = self.bits(fragment.bits.into(), RegClass::B64);
+        let along = self.computed(|n: u64, bits: u64| n * bits / 8, along, width);
+        let inside = self.computed(add, across, along);
+        let start = self.computed(add, base, inside);
+        Ok(Lines { start, pitch })
+    }
+
+    /// The address of an element of a register, or of all of them where they are neighbours.
+    fn place(&mut self, fragment: &Fragment, lines: &Lines, held: &Held, piece: u32) -> Operand {
+        let (across, along) = if fragment.contiguous {
+            (held.slow, held.fast)
         } else {
-            let times = self.bits(fragment.lane.into(), RegClass::B64);
-            self.computed(|a: u64, b: u64| a.wrapping_mul(b), along, times)
+            (held.fast + piece, held.slow)
         };
-        let add = |a: u64, b: u64| a.wrapping_add(b);
-        let group = self.computed(add, base, group);
-        let start = self.computed(add, group, along);
-        for (held, register) in fragment.held.iter().zip(registers) {
-            // Where elements lie that are not neighbours, each is a step of the pitch further on.
-            let place = |lowering: &mut Self, j: u32| {
-                let (pitches, offset) = if fragment.contiguous {
-                    (held.slow, bytes_of(held.fast))
-                } else {
-                    (held.fast + j, bytes_of(held.slow))
-                };
-                let count = lowering.bits(pitches.into(), RegClass::B64);
-                let far = lowering.computed(|n: u64, by: u64| n.wrapping_mul(by), count, pitch);
-                let at = lowering.computed(add, start, far);
-                Operand::Address(AddressBase::Reg(at), offset as i64)
-            };
-            let single = fragment.contiguous || held.count == 1;
-            let (pieces, bits) = if single {
-                (1, held.count * fragment.bits)
-            } else {
-                (held.count, fragment.bits)
-            };
-            if stores {
-                let value = self.source(register, fragment.class())?;
-                for piece in 0..pieces {
-                    let at = place(self, piece);
-                    let part = if piece == 0 {
-                        value
-                    } else {
-                        let shift = self.bits((bits * piece).into(), RegClass::B32);
-                        self.computed(|a: u32, by: u32| a >> (by & 31), value, shift)
-                    };
-                    self.push_store(
-                        found,
-                        &at,
-                        &[Operand::Reg(part)],
-                        fragment.class(),
-                        bits / 8,
-                    )?;
-                }
-                continue;
+        let count = self.bits(across.into(), RegClass::B64);
+        let far = self.computed(
+            |n: u64, pitch: u64| n.wrapping_mul(pitch),
+            count,
+            lines.pitch,
+        );
+        let at = self.computed(add, lines.start, far);
+        Operand::Address(AddressBase::Reg(at), i64::from(along * fragment.bits / 8))
+    }
+
+    /// Stores a register, in as many pieces of `bits` as there are places.
+    fn store_pieces(
+        &mut self,
+        class: RegClass,
+        bits: u32,
+        window: Option<&str>,
+        places: &[Operand],
+        register: &Operand,
+    ) -> Result<(), Refusal> {
+        let found = match window {
+            None => space::GENERIC,
+            Some("global") => space::GLOBAL,
+            Some("shared" | "shared::cta" | "shared::cluster") => space::SHARED,
+            Some(other) => return Err(format!("the space `{other}` is not implemented")),
+        };
+        let mut rest = self.source(register, class)?;
+        for (piece, place) in places.iter().enumerate() {
+            if piece > 0 {
+                let width = self.bits(bits.into(), RegClass::B32);
+                rest = self.computed(|a: u32, bits: u32| a >> (bits & 31), rest, width);
             }
-            let mut all = None;
-            for piece in (0..pieces).rev() {
-                let at = place(self, piece);
-                let value = self.temporary(fragment.class());
-                let modifiers: Vec<&str> = window.into_iter().chain([access(bits)]).collect();
-                self.lower_load(&modifiers, &[Operand::Reg(value), at])?;
-                all = Some(match (all, bits) {
-                    (None, _) => value,
-                    (Some(rest), 8) => {
-                        self.computed(|rest: u32, x: u32| rest << 8 | x, rest, value)
-                    }
-                    (Some(rest), _) => {
-                        self.computed(|rest: u32, x: u32| rest << 16 | x, rest, value)
-                    }
-                });
-            }
-            let dst = self.destination(register, fragment.class())?;
-            if let Some(value) = all {
-                self.copy(dst, value);
-            }
+            self.push_store(found, place, &[Operand::Reg(rest)], class, bits / 8)?;
         }
-        for register in &registers[fragment.held.len()..] {
-            let dst = self.destination(register, RegClass::B32)?;
-            let zero = self.bits(0, RegClass::B32);
-            self.copy(dst, zero);
+        Ok(())
+    }
+
+    /// The same for a load.
+    fn load_pieces(
+        &mut self,
+        class: RegClass,
+        bits: u32,
+        window: Option<&str>,
+        places: &[Operand],
+        register: &Operand,
+    ) -> Result<(), Refusal> {
+        let modifiers: Vec<&str> = window.into_iter().chain([access(bits)]).collect();
+        let mut pieces = Vec::with_capacity(places.len());
+        for place in places {
+            let piece = self.temporary(class);
+            self.lower_load(&modifiers, &[Operand::Reg(piece), place.clone()])?;
+            pieces.push(piece);
+        }
+        let joined = pieces.into_iter().rev().reduce(|high, low| match bits {
+            8 => self.computed(|high: u32, low: u32| high << 8 | low, high, low),
+            _ => self.computed(|high: u32, low: u32| high << 16 | low, high, low),
+        });
+        let dst = self.destination(register, class)?;
+        if let Some(value) = joined {
+            self.copy(dst, value);
         }
         Ok(())
     }

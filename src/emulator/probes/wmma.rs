@@ -98,36 +98,14 @@ impl Product {
             Stored::new(m, n, wide, self.rows[3]),
         ];
         let mut inputs = Vec::new();
-        let (mut body, mut at) = (
-            String::from(
-                "mov.u64 %rd0, scratch{n}; cvta.shared.u64 %rd5, 0; cvt.u64.u32 %rd6, %s; add.u64 %rd5, %rd5, %rd6;\n",
-            ),
-            0,
+        let mut body = String::from(
+            "mov.u64 %rd0, scratch{n}; cvta.shared.u64 %rd5, 0; cvt.u64.u32 %rd6, %s; add.u64 %rd5, %rd5, %rd6;\n",
         );
-        let mut starts = [0; 3];
-        let words = if self.d == "f64" { 2 } else { 1 };
+        let (mut at, mut starts) = (0, [0; 3]);
         for (matrix, ty) in [self.a, self.a, self.c].into_iter().enumerate() {
             starts[matrix] = at;
-            let share = 4 * stored[matrix].words;
-            body += &format!(
-                "mul.lo.u32 %r0, %t, {share}; add.u32 %r1, %r0, %s; cvt.u64.u32 %rd1, %r0; add.u64 %rd1, %rd1, %rd0;\n"
-            );
-            let pattern = Pattern::Small(ty);
-            let before = inputs.len();
-            for word in 0..stored[matrix].words / words {
-                let column = before + word;
-                let (fill, store, register) = if words == 2 {
-                    (Fill::Wide(pattern), "b64", "%b")
-                } else {
-                    (Fill::Word(pattern), "b32", "%a")
-                };
-                let place = at as usize + 4 * words * word;
-                inputs.push(fill);
-                body += &format!(
-                    "st.shared.{store} [%r1+{place}], {register}{column}; st.global.{store} [%rd1+{place}], {register}{column};\n"
-                );
-            }
-            at += (128 * stored[matrix].words) as u32;
+            body += &self.share(stored[matrix].words, at, ty, &mut inputs);
+            at += 128 * stored[matrix].words;
         }
         body += "bar.sync 0;\n";
         let (window, base) = match self.space {
@@ -135,27 +113,24 @@ impl Product {
             "global" => (".global", "%rd0"),
             _ => (".shared", "%s"),
         };
-        let count = |matrix: usize| {
-            let (rows, columns) = if matrix == 0 { (m, k) } else { (k, n) };
-            if self.a == "f16" {
-                8
-            } else {
-                ((rows * columns * narrow / 32).div_ceil(narrow.max(32)) as usize).max(1)
-            }
+        // Registers are full; of A and B of f16 there are always eight.
+        let count = |elements: u32, bits: u32| (elements * bits / 32 / bits.max(32)) as usize;
+        let narrow_count = |elements: u32| match self.a {
+            "f16" => 8,
+            _ => count(elements, narrow),
         };
-        let of_d = |bits: u32| ((m * n * bits / 32).div_ceil(bits.max(32))) as usize;
-        let names = |register: &str, from: usize, count: usize| {
+        let names = |from: usize, count: usize| {
+            let register = if wide == 64 { "%rd" } else { "%r" };
             let list: Vec<String> = (from..from + count)
                 .map(|i| format!("{register}{i}"))
                 .collect();
             format!("{{{}}}", list.join(", "))
         };
-        let register = if self.d == "f64" { "%rd" } else { "%r" };
         let fragments = [
-            names(register, 10, count(0)),
-            names(register, 20, count(1)),
-            names(register, 30, of_d(bits(self.c))),
-            names(register, 40, of_d(wide)),
+            names(10, narrow_count(m * k)),
+            names(20, narrow_count(k * n)),
+            names(30, count(m * n, bits(self.c))),
+            names(40, count(m * n, wide)),
         ];
         for (matrix, name) in ["a", "b", "c"].into_iter().enumerate() {
             let ty = if matrix == 2 { self.c } else { self.a };
@@ -184,9 +159,31 @@ impl Product {
         Probe::new(Family::Matrix, form, 0)
             .inputs(inputs)
             .memory(words)
-            .shared(at)
+            .shared(at as u32)
             .globals(format!(".global .align 128 .b8 scratch{{n}}[{at}];\n"))
             .body(body)
+    }
+
+    /// PTX that stores a thread's share of a matrix, `words` words, into shared and global memory from byte `at` on.
+    fn share(&self, words: usize, at: usize, ty: &'static str, inputs: &mut Vec<Fill>) -> String {
+        let bytes = 4 * words;
+        let mut text = format!(
+            "mul.lo.u32 %r0, %t, {bytes}; add.u32 %r1, %r0, %s; cvt.u64.u32 %rd1, %r0; add.u64 %rd1, %rd1, %rd0;\n"
+        );
+        let pattern = Pattern::Small(ty);
+        let (fill, store, register) = if ty == "f64" {
+            (Fill::Wide(pattern), "b64", "%b")
+        } else {
+            (Fill::Word(pattern), "b32", "%a")
+        };
+        for place in (at..at + bytes).step_by(fill.bytes()) {
+            let column = inputs.len();
+            inputs.push(fill);
+            text += &format!(
+                "st.shared.{store} [%r1+{place}], {register}{column}; st.global.{store} [%rd1+{place}], {register}{column};\n"
+            );
+        }
+        text
     }
 }
 
