@@ -134,6 +134,33 @@ fn atomics_that_meet() {
     }
 }
 
+/// Banks are those of the block that is stored into, whichever of the two lies first.
+#[test]
+fn wavefronts_in_another_block() {
+    for (stride, wavefronts) in [(4u64, 1), (8, 2), (128, 32)] {
+        let mut how = Launch {
+            grid: [2, 1, 1],
+            cluster: [2, 1, 1],
+            shared: 8192,
+            ..Launch::default()
+        };
+        how.options.counters = true;
+        let body = format!(
+            "mov.u32 %r1, %tid.x; mov.u32 %r2, %cluster_ctarank; xor.b32 %r2, %r2, 1; mov.u32 %r3, dyn; mapa.shared::cluster.u32 %r4, %r3, %r2;
+             mul.lo.u32 %r5, %r1, {stride}; add.u32 %r4, %r4, %r5; barrier.cluster.arrive; barrier.cluster.wait;
+             st.shared::cluster.u32 [%r4], %r1; barrier.cluster.arrive; barrier.cluster.wait;"
+        );
+        let mut memory = Memory::new(1 << 12);
+        let counters = run_body(&mut memory, &body, &how).unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(
+            counters.shared_wavefronts,
+            2 * wavefronts,
+            "stride {stride}"
+        );
+        assert_eq!(counters.shared_ideal_wavefronts, 2);
+    }
+}
+
 #[test]
 fn demands_on_counters_say_what_does_not_hold() {
     let mut memory = Memory::new(1 << 16);

@@ -82,8 +82,10 @@ fn wavefronts(lanes: &[u64], base: u64, bytes: u64) -> u64 {
     let mut words = [0u64; 4 * LANES];
     let mut n = 0;
     for &address in lanes {
+        // Another block of the cluster may lie before this one.
+        let first = (address.wrapping_sub(base) as i64).div_euclid(4) as u64;
         for word in 0..bytes.div_ceil(4) {
-            words[n] = (address - base) / 4 + word;
+            words[n] = first.wrapping_add(word);
             n += 1;
         }
     }
