@@ -304,6 +304,36 @@ fn tensors_of_other_ranks_and_fills() {
     assert_eq!(memory.get::<u16>(out, 48), want);
 }
 
+/// Rows that are shorter than the swizzle's span go to any unit of the span, which has to be there.
+#[test]
+fn a_swizzle_stays_within_shared_memory() {
+    for (shared, fits) in [(8 * 128, true), (7 * 128 + 32, false)] {
+        let mut memory = Memory::new(1 << 14);
+        let tensor = memory.put(&[7u32; 64]);
+        let place = memory.put(&map(tensor, [8, 8], [8, 1], 3).encode());
+        let params = [place];
+        // The eighth line of 128 bytes: unit 0 changes places with unit 7.
+        let body = format!(
+            "{LANE} ld.param.u64 %rd1, [p0]; setp.ne.u32 %p1, %r1, 0; @%p1 ret;
+             mbarrier.init.shared.b64 [%r9], 1; mbarrier.arrive.expect_tx.shared.b64 _, [%r9], 32;
+             cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r9+896], [%rd1, {{0, 0}}], [%r9];
+             L: mbarrier.try_wait.parity.shared.b64 %p2, [%r9], 0; @!%p2 bra L;"
+        );
+        let how = Launch {
+            shared,
+            params: &params,
+            ..Launch::default()
+        };
+        match run_body(&mut memory, &body, &how) {
+            Ok(_) => assert!(fits),
+            Err(fault) => assert!(
+                !fits && matches!(fault, Fault::OutOfBounds { .. }),
+                "{fault}"
+            ),
+        }
+    }
+}
+
 /// A tensor map that is none, or that does not lie at a multiple of 64 bytes, and changes that make none of it.
 #[test]
 fn what_is_no_tensor_map_is_a_fault() {

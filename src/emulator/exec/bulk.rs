@@ -326,10 +326,11 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
         }
     };
     let effect = reduction.map_or(Effect::Copy, Effect::Reduce);
+    // A swizzle moves units of rows that are shorter than its span anywhere in the span.
+    let room = bytes.next_multiple_of(map.as_ref().map_or(1, |map| 16 << map.swizzle));
     warp.counters.async_copy_bytes += bytes;
     if bulk.to_global {
-        let shared =
-            host_range(warp, ip, lane, request.shared, space::SHARED, bytes, false)? as u64;
+        let shared = host_range(warp, ip, lane, request.shared, space::SHARED, room, false)? as u64;
         let pieces = match &map {
             Some(map) => boxes(warp, ip, lane, map, request, shared, true)?,
             None => {
@@ -366,7 +367,7 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
         vec![(request.shared, request.barrier)]
     };
     for (shared, barrier) in targets {
-        let target = host_range(warp, ip, lane, shared, space::SHARED, bytes, true)? as u64;
+        let target = host_range(warp, ip, lane, shared, space::SHARED, room, true)? as u64;
         let address = host_range(warp, ip, lane, barrier, space::SHARED, 8, true)? as u64;
         let pieces = match &map {
             Some(map) => boxes(warp, ip, lane, map, request, target, false)?,
@@ -385,8 +386,12 @@ fn issue(warp: &mut Warp, ip: *const Ins, lane: usize, request: &Request) -> Opt
             }
         };
         if reduction.is_none() {
-            // SAFETY: the range was checked to lie in a block's shared memory.
-            unsafe { std::ptr::write_bytes(target as *mut u8, 0xFF, bytes as usize) };
+            for piece in &pieces {
+                // SAFETY: the range was checked to lie in a block's shared memory.
+                unsafe {
+                    std::ptr::write_bytes(piece.target as *mut u8, 0xFF, piece.bytes as usize);
+                }
+            }
         }
         let issued = warp.bulk_begins(lane, &pieces, &effect);
         warp.bulk().transfers.push(Transfer {
