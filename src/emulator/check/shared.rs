@@ -165,7 +165,8 @@ impl SharedShadow {
             let next = end.min(word * 4 + 4);
             let mask = (0xF_u8 >> (4 - (next - at))) << (at % 4);
             let fault = if touch.access.writes() {
-                let lacking = (touch.undefined >> (at - offset)) as u8 & 0xF;
+                // Of more than 16 bytes none are undefined.
+                let lacking = touch.undefined.checked_shr(at - offset).unwrap_or(0) as u8 & 0xF;
                 let lacking = lacking << (at % 4) & mask;
                 self.write(clocks, word as usize, mask, lacking, touch)
             } else {

@@ -127,7 +127,8 @@ impl Lowering<'_> {
         let mut place = |of: &Operand| -> Result<Operand, Refusal> {
             let base = self.flat_address(of)?;
             let sum = self.temporary(RegClass::B64);
-            let add = op::rare::binary(|base: u64, lane: u64| base.wrapping_add(4 * lane));
+            let add =
+                op::rare::binary(|base: u64, lane: u64| base.wrapping_add(lane.wrapping_mul(4)));
             self.pure(add, sum, vec![base, lane]);
             Ok(Operand::Address(AddressBase::Reg(sum), 0))
         };

@@ -284,9 +284,17 @@ impl Lowering<'_> {
         let base = self.flat_address(address)?;
         let lane = self.constant(Constant::Special(Special::LaneId), RegClass::B64);
         let step = self.bits(fragment.lane.into(), RegClass::B64);
-        let thread = self.computed(|lane: u64, step: u64| lane % 4 * step, lane, step);
+        let thread = self.computed(
+            |lane: u64, step: u64| (lane % 4).wrapping_mul(step),
+            lane,
+            step,
+        );
         let four = self.bits(4, RegClass::B64);
-        let group = self.computed(|lane: u64, four: u64| lane / four, lane, four);
+        let group = self.computed(
+            |lane: u64, four: u64| lane.checked_div(four).unwrap_or(0),
+            lane,
+            four,
+        );
         // Along a line elements are neighbours: count bits, as some are no bytes.
         let (across, along) = if fragment.contiguous {
             (group, thread)
@@ -295,7 +303,7 @@ impl Lowering<'_> {
         };
         let across = self.computed(|n: u64, pitch: u64| n.wrapping_mul(pitch), across, pitch);
         let width = self.bits(fragment.bits.into(), RegClass::B64);
-        let along = self.computed(|n: u64, bits: u64| n * bits / 8, along, width);
+        let along = self.computed(|n: u64, bits: u64| n.wrapping_mul(bits) / 8, along, width);
         let inside = self.computed(add, across, along);
         let start = self.computed(add, base, inside);
         Ok(Lines { start, pitch })
