@@ -6,6 +6,7 @@
 use super::elementwise::Noise;
 use super::harness::{Launch, Memory, run_body};
 use super::matrix::warp;
+use super::probe_models::matrix::bits;
 use half::{bf16, f16};
 
 /// A random value that every type of this width class holds, and its code.
@@ -36,17 +37,6 @@ fn value(ty: &str, noise: &mut Noise) -> (f64, u64) {
         _ => panic!("{ty}"),
     };
     (x, code)
-}
-
-fn bits(ty: &str) -> usize {
-    match ty {
-        "f64" => 64,
-        "tf32" => 32,
-        "f16" | "bf16" => 16,
-        "s4" | "u4" => 4,
-        "b1" => 1,
-        _ => 8,
-    }
 }
 
 fn matrix(ty: &str, rows: usize, columns: usize, noise: &mut Noise) -> Vec<Vec<(f64, u64)>> {

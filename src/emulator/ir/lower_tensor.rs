@@ -9,7 +9,7 @@ use crate::emulator::exec::{cluster, shuffle};
 use crate::emulator::ptx::{Literal, Operand, RegClass};
 
 /// `m16n8k16`
-fn shape(text: &str) -> Option<(u32, u32, u32)> {
+pub(super) fn shape(text: &str) -> Option<(u32, u32, u32)> {
     let (m, rest) = text.strip_prefix('m')?.split_once('n')?;
     let (n, k) = rest.split_once('k')?;
     Some((m.parse().ok()?, n.parse().ok()?, k.parse().ok()?))

@@ -8,23 +8,17 @@
 use half::f16;
 
 use super::lower::{Lowering, Refusal};
+use super::lower_tensor::shape;
 use super::{Constant, Special};
 use crate::emulator::exec::access::space;
 use crate::emulator::exec::lane::Lane;
 use crate::emulator::exec::op;
+use crate::emulator::exec::tensor_core::Element;
 use crate::emulator::ptx::{AddressBase, Operand, RegClass};
 
 /// Bits of an element.
 fn bits(ty: &str) -> Option<u32> {
-    Some(match ty {
-        "f64" => 64,
-        "f32" | "s32" | "tf32" => 32,
-        "f16" | "bf16" => 16,
-        "s8" | "u8" => 8,
-        "s4" | "u4" => 4,
-        "b1" => 1,
-        _ => return None,
-    })
+    Element::named(ty).map(Element::bits)
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -48,12 +42,8 @@ impl Shape {
         if !names.contains(&name) {
             return None;
         }
-        let mut numbers = name.split(['m', 'n', 'k']).filter_map(|n| n.parse().ok());
-        Some(Shape {
-            m: numbers.next()?,
-            n: numbers.next()?,
-            k: numbers.next()?,
-        })
+        let (m, n, k) = shape(name)?;
+        Some(Shape { m, n, k })
     }
 
     /// Groups of rows of D that one `mma` computes, and its rows.

@@ -3,7 +3,7 @@
 //! Tensor copies (`cp.async.bulk.tensor`) are no probes: they need a map that the driver makes. A probe waits for what it
 //! started as PTX demands before it looks.
 
-use super::memory::IMAGE;
+use super::memory::{IMAGE, POLICY};
 use super::{Family, Fill, Needs, Pattern, Probe};
 
 /// `%r0`: the thread's 32 bytes of shared memory.
@@ -16,13 +16,13 @@ const NEXT: &str = "add.u32 %r1, %t, 5; and.b32 %r1, %r1, 31; shl.b32 %r1, %r1, 
 /// The operands into the thread's 32 bytes of the first KiB of shared memory.
 const FILL: &str = "st.shared.v4.b32 [%r0], {%a0, %a1, %a2, %a3}; st.shared.v4.b32 [%r0+16], {%a4, %a5, %a6, %a7};";
 /// Ones in the thread's 32 bytes, to be seen where nothing is copied to.
-const ONES: &str = "not.b32 %r9, %z; st.shared.v4.b32 [%r0], {%r9, %r9, %r9, %r9}; st.shared.v4.b32 [%r0+16], {%r9, %r9, %r9, %r9};";
+pub(super) const ONES: &str = "not.b32 %r9, %z; st.shared.v4.b32 [%r0], {%r9, %r9, %r9, %r9}; st.shared.v4.b32 [%r0+16], {%r9, %r9, %r9, %r9};";
 /// Until the first phase of the mbarrier behind the second KiB is over.
 const WAIT: &str =
     "WAIT{n}: mbarrier.try_wait.parity.shared.b64 %p2, [%s+2048], 0; @!%p2 bra WAIT{n};";
 /// As [`WAIT`], for what another block did.
 const WAIT_CLUSTER: &str = "WAIT{n}: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%s+2048], 0; @!%p2 bra WAIT{n};";
-const MEET: &str = "barrier.cluster.arrive; barrier.cluster.wait;";
+pub(super) const MEET: &str = "barrier.cluster.arrive; barrier.cluster.wait;";
 /// `%r2`, `%r3`: the first KiB of the other block, and its mbarrier.
 const OTHER: &str = "mov.u32 %r5, %cluster_ctarank; xor.b32 %r4, %r5, 1; mapa.shared::cluster.u32 %r2, %s, %r4; add.u32 %r3, %r2, 2048;";
 
@@ -104,7 +104,7 @@ fn copies(probes: &mut Vec<Probe>) {
             );
         }
         let hinted = format!("{opcode}.L2::cache_hint");
-        let before = "createpolicy.fractional.L2::evict_last.b64 %rd2, 0f3F800000;";
+        let before = POLICY;
         let operands = format!("[%r0+16], [%in+16], {bytes}, %rd2");
         add(
             format!("{hinted} {bytes}"),
@@ -183,10 +183,7 @@ fn bulk(probes: &mut Vec<Probe>) {
         let mut policy = ("", "");
         if hint {
             opcode += ".L2::cache_hint";
-            policy = (
-                "createpolicy.fractional.L2::evict_last.b64 %rd2, 0f3F800000;",
-                ", %rd2",
-            );
+            policy = (POLICY, ", %rd2");
         }
         probes.push(probe(&opcode, IMAGE, needs).body(format!(
             "{init} {} {expect} @%p1 {opcode} [%s+1024], [%in], 1024, [%s+2048]{}; {WAIT} {NEXT} {READ}",
@@ -207,10 +204,7 @@ fn bulk(probes: &mut Vec<Probe>) {
         let mut policy = ("", "");
         if hint {
             opcode += ".L2::cache_hint";
-            policy = (
-                "createpolicy.fractional.L2::evict_last.b64 %rd2, 0f3F800000;",
-                ", %rd2",
-            );
+            policy = (POLICY, ", %rd2");
         }
         probes.push(probe(format!("{opcode}, cp.async.bulk.{wait}"), IMAGE, hopper).body(format!(
             "{OWN} {FILL} {} fence.proxy.async.shared::cta; bar.sync 0; setp.ne.u32 %p1, %t, 0; @%p1 bra END{{n}}; {opcode} [%out], [%s], 1024{}; cp.async.bulk.commit_group; cp.async.bulk.{wait} 0; END{{n}}: bar.sync 0;",

@@ -151,7 +151,7 @@ pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// Bits of an element; 0 for types that are no element.
-fn bits(ty: &str) -> u32 {
+pub(super) fn bits(ty: &str) -> u32 {
     match ty {
         "f64" => 64,
         "f32" | "tf32" | "s32" | "u32" => 32,

@@ -1,6 +1,6 @@
 //! `ldmatrix`, `stmatrix`, and `mma.sync` of every shape and type: one warp, operands whose sums are exact.
 
-use super::{Family, Fill, Needs, Pattern, Probe};
+use super::{Family, Fill, Needs, Pattern, Probe, fill};
 
 pub(super) fn list(probes: &mut Vec<Probe>) {
     moves(probes);
@@ -103,7 +103,14 @@ fn products() -> Vec<(
     all
 }
 
-fn names(register: &str, from: usize, count: usize) -> String {
+/// The numbers of a shape, such as `m16n8k16`.
+pub(super) fn sizes(shape: &str) -> [u32; 3] {
+    let mut numbers = shape.split(['m', 'n', 'k']).filter_map(|n| n.parse().ok());
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
+}
+
+/// A list of registers.
+pub(super) fn names(register: &str, from: usize, count: usize) -> String {
     let list: Vec<String> = (from..from + count)
         .map(|n| format!("{register}{n}"))
         .collect();
@@ -118,19 +125,8 @@ fn product(
     (d, a, b): (&'static str, &'static str, &'static str),
     saturate: bool,
 ) -> Probe {
-    let sizes: Vec<usize> = shape
-        .split(['m', 'n', 'k'])
-        .filter_map(|n| n.parse().ok())
-        .collect();
-    let (m, k) = (sizes[0], sizes[2]);
-    let bits = match a {
-        "f64" => 64,
-        "tf32" => 32,
-        "f16" | "bf16" => 16,
-        "s4" | "u4" => 4,
-        "b1" => 1,
-        _ => 8,
-    };
+    let [m, _, k] = sizes(shape).map(|size| size as usize);
+    let bits = fill::bits(a) as usize;
     let register = bits.max(32);
     let (a_count, b_count) = (m * k * bits / 32 / register, 8 * k * bits / 32 / register);
     let d_count = if d == "f16" { m / 8 } else { m / 4 };

@@ -21,6 +21,9 @@ const TYPES: [(&str, usize); 15] = [
     ("b128", 16),
 ];
 
+/// `%rd2`: a cache policy, for what takes a hint.
+pub(super) const POLICY: &str = "createpolicy.fractional.L2::evict_last.b64 %rd2, 0f3F800000;";
+
 /// A thread's operands: 32 bytes of noise, `%a0` to `%a7` and at `[%in]`.
 pub(super) const IMAGE: [Fill; 8] = [Fill::Word(Pattern::Noise); 8];
 
@@ -378,7 +381,7 @@ fn cache(opcode: &str, operands: &str, needs: Needs) -> Probe {
         before += ".local .align 16 .b8 place[32]; st.local.b32 [place], %a0;";
     }
     if opcode.contains("cache_hint") {
-        before += "createpolicy.fractional.L2::evict_last.b64 %rd2, 0f3F800000;";
+        before += POLICY;
     }
     let body = format!("{before} {opcode} {operands}; ld.global.b32 %o0, [%in];");
     let body = if opcode == "createpolicy.cvt.L2.b64" {

@@ -6,7 +6,9 @@
 
 use crate::driver::{TensorElement, TiledTensor};
 
-use super::memory::IMAGE;
+use super::asynchronous::{MEET, ONES};
+use super::matrix::names;
+use super::memory::{IMAGE, POLICY};
 use super::{Family, Fill, Needs, Pattern, Probe};
 
 /// The tensor map of a probe.
@@ -33,15 +35,12 @@ pub struct Changed {
 
 /// `%r0`: the thread's 32 bytes of the KiB; `%r1`: the mbarrier behind it. `%rd0`: the map.
 const START: &str = "shl.b32 %r0, %t, 5; add.u32 %r0, %r0, %s; add.u32 %r1, %s, 1024; mov.u64 %rd0, map{n}; setp.eq.u32 %p1, %t, 0;";
-const ONES: &str = "not.b32 %r9, %z; st.shared.v4.b32 [%r0], {%r9, %r9, %r9, %r9}; st.shared.v4.b32 [%r0+16], {%r9, %r9, %r9, %r9};";
 const READ: &str = "ld.shared.v4.b32 {%r10, %r11, %r12, %r13}, [%r0]; ld.shared.v4.b32 {%r14, %r15, %r16, %r17}, [%r0+16];\n\
      st.global.v4.b32 [%out], {%r10, %r11, %r12, %r13}; st.global.v4.b32 [%out+16], {%r14, %r15, %r16, %r17};";
 const INIT: &str = "@%p1 mbarrier.init.shared.b64 [%r1], 1;";
 const WAIT: &str = "WAIT{n}: mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra WAIT{n};";
 const WAIT_CLUSTER: &str = "WAIT{n}: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r1], 0; @!%p2 bra WAIT{n};";
-const MEET: &str = "barrier.cluster.arrive; barrier.cluster.wait;";
 const DONE: &str = "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;";
-const POLICY: &str = "createpolicy.fractional.L2::evict_last.b64 %rd2, 0f3F800000;";
 
 /// The shape of a tensor of a KiB whose elements have so many bytes; of each rank one.
 fn tensor(element: TensorElement, rank: usize) -> TiledTensor {
@@ -138,10 +137,8 @@ impl Map {
             .enumerate()
             .map(|(axis, at)| format!("mov.s32 %r{}, {at};", 20 + axis))
             .collect();
-        let names: Vec<String> = (0..self.rank())
-            .map(|axis| format!("%r{}", 20 + axis))
-            .collect();
-        (set.join(" "), format!("[%rd0, {{{}}}]", names.join(", ")))
+        let names = names("%r", 20, self.rank());
+        (set.join(" "), format!("[%rd0, {names}]"))
     }
 
     fn described(&self, more: &str) -> String {

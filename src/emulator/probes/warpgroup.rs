@@ -7,6 +7,7 @@
 //!
 //! A product is made twice: into registers full of ones whose contents do not count (scale-d 0), and added to its result.
 
+use super::matrix::names;
 use super::{Family, Fill, Needs, Pattern, Probe};
 
 /// Bytes of the image of one operand.
@@ -226,17 +227,14 @@ impl Product {
 
     /// `wgmma` into the registers from `%d{first}` on; `keep` is the predicate scale-d.
     fn statement(&self, first: usize, keep: &str) -> String {
-        let d: Vec<String> = (first..first + self.registers())
-            .map(|i| format!("%d{i}"))
-            .collect();
+        let d = names("%d", first, self.registers());
         let a = match self.place_a {
             Place::Registers => "{%a0, %a1, %a2, %a3}",
             Place::Shared { .. } => "%rd0",
         };
         format!(
-            "{} {{{}}}, {a}, %rd1, {keep}{};\n",
+            "{} {d}, {a}, %rd1, {keep}{};\n",
             self.opcode(),
-            d.join(", "),
             self.flags()
         )
     }

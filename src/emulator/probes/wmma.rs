@@ -5,6 +5,8 @@
 //! of a matrix would be shorter than 16 bytes, it is 16 bytes long. D is stored in the same way. Behind a form stand the
 //! layout of C and of D, and the space that the matrices are in.
 
+use super::fill::bits;
+use super::matrix::{names, sizes};
 use super::{Family, Fill, Pattern, Probe};
 
 /// A matrix in memory.
@@ -28,17 +30,6 @@ impl Stored {
             pitch,
             words: (lines * pitch * bits).div_ceil(32 * 32) as usize,
         }
-    }
-}
-
-fn bits(ty: &str) -> u32 {
-    match ty {
-        "f64" => 64,
-        "f32" | "s32" | "tf32" => 32,
-        "f16" | "bf16" => 16,
-        "s8" | "u8" => 8,
-        "b1" => 1,
-        _ => 4,
     }
 }
 
@@ -84,12 +75,7 @@ impl Product {
     }
 
     fn probe(&self) -> Probe {
-        let numbers: Vec<u32> = self
-            .shape
-            .split(['m', 'n', 'k'])
-            .filter_map(|n| n.parse().ok())
-            .collect();
-        let (m, n, k) = (numbers[0], numbers[1], numbers[2]);
+        let [m, n, k] = sizes(self.shape);
         let (narrow, wide) = (bits(self.a), bits(self.d));
         let stored = [
             Stored::new(m, k, narrow, self.rows[0]),
@@ -119,18 +105,12 @@ impl Product {
             "f16" => 8,
             _ => count(elements, narrow),
         };
-        let names = |from: usize, count: usize| {
-            let register = if wide == 64 { "%rd" } else { "%r" };
-            let list: Vec<String> = (from..from + count)
-                .map(|i| format!("{register}{i}"))
-                .collect();
-            format!("{{{}}}", list.join(", "))
-        };
+        let register = if wide == 64 { "%rd" } else { "%r" };
         let fragments = [
-            names(10, narrow_count(m * k)),
-            names(20, narrow_count(k * n)),
-            names(30, count(m * n, bits(self.c))),
-            names(40, count(m * n, wide)),
+            names(register, 10, narrow_count(m * k)),
+            names(register, 20, narrow_count(k * n)),
+            names(register, 30, count(m * n, bits(self.c))),
+            names(register, 40, count(m * n, wide)),
         ];
         for (matrix, name) in ["a", "b", "c"].into_iter().enumerate() {
             let ty = if matrix == 2 { self.c } else { self.a };

@@ -5,7 +5,7 @@ mod asynchronous;
 mod atomic;
 mod barrier;
 mod control;
-mod matrix;
+pub mod matrix;
 mod memory;
 mod space;
 mod tensor;
