@@ -421,6 +421,100 @@ fn cp_async_copies_zero_fills_and_waits() {
     assert!(refused.is_err());
 }
 
+/// Whole warps, whose addresses are looked at all at once: what they may reach and what not, whichever lane it is.
+#[test]
+fn whole_warps_reach_the_edges() {
+    const BYTES: u32 = 512;
+    let run = |instruction: &str, offsets: &[u32; 32], sources: &[u64; 32], memory: &mut Memory| {
+        let tables = [memory.put(offsets), memory.put(sources)];
+        let out = memory.alloc(BYTES as usize);
+        let body = format!(
+            "ld.param.u64 %rd1, [p0]; ld.param.u64 %rd2, [p1]; ld.param.u64 %rd3, [p2]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd5, %r1, 4; add.s64 %rd1, %rd1, %rd5; ld.global.u32 %r2, [%rd1]; mul.wide.u32 %rd5, %r1, 8; add.s64 %rd2, %rd2, %rd5; ld.global.u64 %rd4, [%rd2];
+             mul.wide.u32 %rd5, %r1, 16; add.s64 %rd3, %rd3, %rd5; shl.b32 %r3, %r1, 4; mov.u32 %r9, 16; {instruction} st.global.v4.u32 [%rd3], {{%r4,%r5,%r6,%r7}};"
+        );
+        let launch = Launch {
+            params: &[tables[0], tables[1], out],
+            shared: BYTES,
+            ..Launch::default()
+        };
+        run_body(memory, &body, &launch).map(|_| memory.get::<u32>(out, BYTES as usize / 4))
+    };
+    let copy = |size: &str| {
+        format!(
+            "cp.async.cg.shared.global [%r2+16], [%rd4+-32], 16{size}; cp.async.wait_all; bar.sync 0; ld.shared.v4.u32 {{%r4,%r5,%r6,%r7}}, [%r3];"
+        )
+    };
+    // Fills shared memory with its own offsets first.
+    let load = "add.u32 %r4, %r3, 4; add.u32 %r5, %r3, 8; add.u32 %r6, %r3, 12; st.shared.v4.u32 [%r3], {%r3,%r4,%r5,%r6}; bar.sync 0; ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r4,%r5,%r6,%r7}, [%r2+16];";
+    let order = |lane: usize| 5 * lane % 32;
+    let offsets: [u32; 32] = std::array::from_fn(|lane| (16 * order(lane) as u32).wrapping_sub(16));
+    let mut memory = Memory::new(1 << 17);
+    let data: Vec<u32> = (0..4096).collect();
+    let data = memory.put(&data);
+    // In one granule, and in three.
+    for stride in [16, 256] {
+        let sources = std::array::from_fn(|lane| data + stride * lane as u64 + 32);
+        for size in ["", ", %r9"] {
+            let got = run(&copy(size), &offsets, &sources, &mut memory).expect("it runs");
+            for lane in 0..32 {
+                let want: [u32; 4] =
+                    std::array::from_fn(|i| (stride as usize * lane / 4 + i) as u32);
+                assert_eq!(got[4 * order(lane)..][..4], want, "lane {lane}");
+            }
+        }
+    }
+    let sources = [data + 32; 32];
+    let got = run(load, &offsets, &sources, &mut memory).expect("it runs");
+    for (i, word) in got.iter().enumerate() {
+        let (lane, matrix) = (i / 4, i % 4);
+        let row = order(8 * matrix + lane / 4);
+        assert_eq!(
+            *word as usize,
+            16 * row + 4 * (lane % 4),
+            "lane {lane}, matrix {matrix}"
+        );
+    }
+
+    for lane in [0, 17, 31] {
+        for instruction in [copy(""), copy(", %r9"), load.to_string()] {
+            let mut fault_of = |offset: u32| {
+                let mut offsets = offsets;
+                offsets[lane] = offset;
+                let fault =
+                    run(&instruction, &offsets, &sources, &mut memory).expect_err("a fault");
+                assert_eq!(
+                    fault.site().expect("a place").lane as usize,
+                    lane,
+                    "{fault}"
+                );
+                fault
+            };
+            for outside in [BYTES - 16, 1 << 20, 1 << 31, u32::MAX - 31] {
+                let fault = fault_of(outside);
+                assert!(matches!(fault, Fault::OutOfBounds { .. }), "{fault}");
+            }
+            let fault = fault_of(8);
+            assert!(matches!(fault, Fault::Misaligned { .. }), "{fault}");
+        }
+        for (source, misaligned) in [(data + 40, true), (64, false)] {
+            let mut sources = sources;
+            sources[lane] = source;
+            let fault = run(&copy(""), &offsets, &sources, &mut memory).expect_err("a fault");
+            assert_eq!(
+                fault.site().expect("a place").lane as usize,
+                lane,
+                "{fault}"
+            );
+            let right = match fault {
+                Fault::Misaligned { .. } => misaligned,
+                Fault::IllegalAddress { .. } => !misaligned,
+                _ => false,
+            };
+            assert!(right, "{fault}");
+        }
+    }
+}
+
 /// A two-stage pipeline that sums `steps` tiles of 512 bytes a warp; `wait` and `barrier` are what a mutation changes.
 fn pipeline(wait: &str, barrier: &str) -> Result<Vec<f32>, Fault> {
     const STEPS: usize = 6;

@@ -3,6 +3,7 @@
 use super::cluster::RANK_SHIFT;
 use super::fault::{Fault, Space};
 use super::memory::GranuleTable;
+use super::op::{CHUNK, chunk};
 use super::warp::{FULL, Ins, LANES, Warp};
 
 /// The state space of an access, as handlers carry it.
@@ -133,6 +134,49 @@ pub(crate) fn resolve(
     Some(Shape::of(differ == 0, stray == 0 && warp.mask == FULL))
 }
 
+/// The offsets in the block's shared memory that the lanes name, if that is all there is to their addresses: each is aligned to
+/// `bytes`, a power of two, and lies inside. Lanes that are off repeat the first active one's. `None`: [`find_shared`] knows
+/// more.
+///
+/// # Safety
+/// `slot` is an address operand of the instruction whose immediate and width of addresses `ins` holds.
+#[inline(always)]
+pub(crate) unsafe fn shared_offsets(
+    warp: &Warp,
+    ins: &Ins,
+    slot: u32,
+    bytes: u32,
+) -> Option<[u32; LANES]> {
+    const SIGN: u32 = 1 << 31;
+    if ins.ext & NARROW_ADDRESS == 0 || warp.shared_bytes < bytes {
+        return None;
+    }
+    let last = warp.shared_bytes - bytes;
+    let slot = warp.slot::<u32>(slot);
+    let first = warp.mask.trailing_zeros() as usize & 31;
+    // SAFETY: the operand is a slot of 32-bit lanes.
+    let first = unsafe { *slot.add(first) };
+    let mut offsets = [0; LANES];
+    let mut amiss = [0u32; CHUNK];
+    for index in 0..LANES / CHUNK {
+        // SAFETY: as above.
+        let mut base = unsafe { chunk(slot, index) };
+        if warp.mask != FULL {
+            for i in 0..CHUNK {
+                let on = warp.mask >> (index * CHUNK + i) & 1 != 0;
+                base[i] = if on { base[i] } else { first };
+            }
+        }
+        for i in 0..CHUNK {
+            let offset = base[i].wrapping_add(ins.imm as u32);
+            offsets[index * CHUNK + i] = offset;
+            // Neither sign is set if both numbers are below 2^31 and the first is not above the second.
+            amiss[i] |= offset & (SIGN | (bytes - 1)) | last.wrapping_sub(offset) & SIGN;
+        }
+    }
+    (amiss == [0; CHUNK]).then_some(offsets)
+}
+
 /// [`addresses`] and [`resolve`] in shared memory.
 ///
 /// # Safety
@@ -146,25 +190,41 @@ pub(crate) unsafe fn find_shared(
     bytes: u64,
     write: bool,
 ) -> Option<(Addresses, Shape)> {
-    if ins.ext & NARROW_ADDRESS != 0 && warp.mask == FULL {
-        // SAFETY: the operand is a slot of 32-bit lanes.
-        let base = unsafe { warp.read::<u32>(slot) };
-        let first = base[0];
-        let (mut differ, mut any, mut stray, mut highest) = (0, 0, 0, 0);
-        let mut all = Addresses([0; LANES]);
-        for lane in 0..LANES {
-            let offset = base[lane].wrapping_add(ins.imm as u32);
-            differ |= base[lane] ^ first;
-            stray |= base[lane].wrapping_sub(first.wrapping_add(lane as u32 * bytes as u32));
-            any |= offset;
-            highest = highest.max(offset);
-            all.0[lane] = (warp.shared as u64).wrapping_add(offset.into());
-        }
-        if any & (bytes as u32 - 1) == 0 && u64::from(highest) + bytes <= warp.shared_bytes.into() {
-            warp.shared_touched = true;
-            return Some((all, Shape::of(differ == 0, stray == 0)));
+    // SAFETY: passed on to the caller.
+    let Some(offsets) = (unsafe { shared_offsets(warp, ins, slot, bytes as u32) }) else {
+        // SAFETY: as above.
+        return unsafe { find_shared_slowly(warp, ip, ins, slot, bytes, write) };
+    };
+    warp.shared_touched = true;
+    let shared = warp.shared as u64;
+    let first = offsets[0];
+    let (mut differ, mut stray) = ([0; CHUNK], [0; CHUNK]);
+    let mut all = Addresses([0; LANES]);
+    for index in 0..LANES / CHUNK {
+        for i in 0..CHUNK {
+            let lane = index * CHUNK + i;
+            differ[i] |= offsets[lane] ^ first;
+            stray[i] |= offsets[lane].wrapping_sub(first.wrapping_add(lane as u32 * bytes as u32));
+            all.0[lane] = shared.wrapping_add(offsets[lane].into());
         }
     }
+    let contiguous = stray == [0; CHUNK] && warp.mask == FULL;
+    Some((all, Shape::of(differ == [0; CHUNK], contiguous)))
+}
+
+/// [`find_shared`] for addresses of any width and in any block of the cluster.
+///
+/// # Safety
+/// As for [`find_shared`].
+#[inline(never)]
+unsafe fn find_shared_slowly(
+    warp: &mut Warp,
+    ip: *const Ins,
+    ins: &Ins,
+    slot: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<(Addresses, Shape)> {
     // SAFETY: passed on to the caller.
     let mut all = unsafe { addresses(warp, ins, slot) };
     let shape = resolve(warp, ip, &mut all, space::SHARED, bytes, write)?;

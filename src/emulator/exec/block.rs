@@ -154,6 +154,7 @@ impl<'a> BlockRunner<'a> {
             turn_branches,
             watchdog: launch.options.watchdog_branches.max(1),
             counters: Counters::default(),
+            more_lanes: 0,
             count_memory: launch.options.counters,
             count_traffic: launch.options.counters,
             watch: std::ptr::null_mut(),
@@ -387,6 +388,8 @@ impl<'a> BlockRunner<'a> {
         let result = self.schedule();
         self.tell(Watch::end_block);
         for warp in &mut self.warps {
+            let lanes = &mut warp.counters.active_lanes;
+            *lanes = lanes.wrapping_add(std::mem::take(&mut warp.more_lanes));
             *counters += warp.counters;
             warp.counters = Counters::default();
             self.output.append(&mut warp.output);

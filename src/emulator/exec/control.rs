@@ -115,7 +115,8 @@ impl Op for Join {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
         // Not an instruction of the program.
         warp.counters.warp_instructions -= 1;
-        warp.counters.active_lanes -= u64::from(warp.mask.count_ones());
+        let lanes = u64::from(warp.mask.count_ones());
+        warp.more_lanes = warp.more_lanes.wrapping_sub(lanes);
         let here = warp.pc(ip);
         let (floor, present) = (warp.floor, warp.present());
         while let Some(top) = warp.stack[floor..]

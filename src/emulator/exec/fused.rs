@@ -8,7 +8,8 @@ use super::warp::{Handler, Ins, LANES, Warp};
 #[inline(always)]
 pub(super) fn count(warp: &mut Warp, more: u64) {
     warp.counters.warp_instructions += more;
-    warp.counters.active_lanes += more * u64::from(warp.mask.count_ones());
+    let lanes = more * u64::from(warp.mask.count_ones());
+    warp.more_lanes = warp.more_lanes.wrapping_add(lanes);
 }
 
 /// The sum of 64-bit terms, the first `NARROW` of which are zero-extended from 32 bits. `ops`: d, the terms.

@@ -20,7 +20,7 @@ use crate::emulator::check::shared::Access;
 use std::marker::PhantomData;
 
 /// `ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16`. `ops`: N destinations, then the address.
-struct LoadMatrix<const N: usize, const TRANSPOSED: bool>;
+pub(super) struct LoadMatrix<const N: usize, const TRANSPOSED: bool>;
 impl<const N: usize, const TRANSPOSED: bool> Op for LoadMatrix<N, TRANSPOSED> {
     #[inline(always)]
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
@@ -243,6 +243,12 @@ fn multiply<const K: usize>(tiles: &mut Tiles<K>) {
 
 /// The handler of `ldmatrix` with `count` matrices.
 pub(crate) fn load_matrix(count: usize, transposed: bool) -> Option<Handler> {
+    #[cfg(target_arch = "x86_64")]
+    if count == 4
+        && let Some(handler) = super::staging_x86::load_matrix(transposed)
+    {
+        return Some(handler);
+    }
     Some(match (count, transposed) {
         (1, false) => handler::<LoadMatrix<1, false>>(),
         (2, false) => handler::<LoadMatrix<2, false>>(),

@@ -38,6 +38,8 @@ mod pool;
 pub(crate) mod shuffle;
 pub(crate) mod soft_float;
 pub(crate) mod soft_ops;
+#[cfg(target_arch = "x86_64")]
+mod staging_x86;
 pub(crate) mod tensor_core;
 mod tensor_map;
 mod traffic;

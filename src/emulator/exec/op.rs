@@ -18,9 +18,13 @@ pub(crate) trait Op {
     unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins;
 }
 
+/// The form of an operation for CPUs with AVX2.
+///
+/// # Safety
+/// As for [`Op::run`], on such a CPU.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-unsafe fn run_avx2<O: Op>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+pub(super) unsafe fn run_avx2<O: Op>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     // SAFETY: passed on to the caller.
     unsafe { O::run(warp, ip) }
 }

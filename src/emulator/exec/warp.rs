@@ -131,6 +131,9 @@ pub(crate) struct Warp {
     pub turn_branches: u64,
     pub watchdog: u64,
     pub counters: Counters,
+    /// To be added to `counters.active_lanes`, modulo 2^64: lanes that handlers count beside the run loop, or take back. Apart
+    /// from `warp_instructions`, since loading both at once would wait for the run loop's store of that one.
+    pub more_lanes: u64,
     /// Somebody wants to see memory accesses: traffic counters or the checked mode.
     pub count_memory: bool,
     /// Traffic is counted.
@@ -400,13 +403,14 @@ pub(crate) unsafe fn blend64(slot: *mut [u64; LANES], value: &[u64; LANES], mask
 unsafe fn run_loop<const BY_OPCODE: bool>(warp: &mut Warp) {
     let mut ip = warp.resume;
     warp.stop = Stop::Ready;
+    let mut lanes = 0;
     while !ip.is_null() {
         // SAFETY: handlers return pointers into the instruction array, or null.
         let ins = unsafe { &*ip };
         let (pc, before) = (warp.pc(ip), warp.counters.warp_instructions);
         warp.counters.warp_instructions += 1;
         if ins.guard == NO_GUARD {
-            warp.counters.active_lanes += u64::from(warp.mask.count_ones());
+            lanes += u64::from(warp.mask.count_ones());
             // SAFETY: the loader made this instruction for the handler and this register file.
             ip = unsafe { (ins.handler)(warp, ip) };
         } else {
@@ -417,7 +421,7 @@ unsafe fn run_loop<const BY_OPCODE: bool>(warp: &mut Warp) {
                 // SAFETY: guarded instructions are never the last one.
                 ip = unsafe { ip.add(ins.width()) };
             } else {
-                warp.counters.active_lanes += u64::from(mask.count_ones());
+                lanes += u64::from(mask.count_ones());
                 warp.mask = mask;
                 // SAFETY: as above.
                 ip = unsafe { (ins.handler)(warp, ip) };
@@ -428,6 +432,7 @@ unsafe fn run_loop<const BY_OPCODE: bool>(warp: &mut Warp) {
             warp.count_executed(pc, before);
         }
     }
+    warp.counters.active_lanes += lanes;
 }
 
 impl Ins {
