@@ -3,6 +3,8 @@
 
 use super::op::{CHUNK, Op, chunk, handler, lanes_where, out, set_chunk, settle};
 use super::warp::{Handler, Ins, LANES, Warp};
+#[cfg(target_arch = "x86_64")]
+use super::wide;
 
 /// Counts `more` instructions of the program that this one stands for, beyond one: usually its `imm`.
 #[inline(always)]
@@ -72,33 +74,67 @@ impl Op for Both {
         // SAFETY: the run loop passes a valid instruction.
         let ins = unsafe { &*ip };
         count(warp, ins.imm as u64);
-        // Signed order is unsigned order with the sign bit turned around.
-        let bias = if ins.ext & SIGNED != 0 { 1 << 31 } else { 0 };
-        let turn = |value: u32, n: usize| {
-            if ins.ext & NEGATE[n] != 0 {
-                !value
-            } else {
-                value
-            }
-        };
-        let mut result = u32::MAX;
-        for test in 0..2 {
-            let (a, b) = (
-                warp.slot::<u32>(ins.ops[1 + 2 * test]),
-                warp.slot::<u32>(ins.ops[2 + 2 * test]),
-            );
+        let mut holds = [0; 2];
+        for (test, holds) in holds.iter_mut().enumerate() {
+            let [a, b] = [1, 2].map(|n| warp.slot::<u32>(ins.ops[n + 2 * test]));
             // SAFETY: the operands are slots of 32 lanes.
-            let holds = unsafe { lanes_where(a, b, |x, y| x ^ bias >= y ^ bias) };
-            result &= turn(holds, test);
+            *holds = unsafe { lanes_where(a, b, |x, y| x ^ bias(ins) >= y ^ bias(ins)) };
         }
-        let result = turn(result, 2);
         // SAFETY: `ops[0]` is a predicate.
-        unsafe { warp.set_pred(ins.ops[0], result) };
+        unsafe { warp.set_pred(ins.ops[0], joined(ins, holds)) };
         ip.wrapping_add(1)
     }
 }
 
+/// What turns the order of the operands of [`both`] into that of unsigned numbers.
+#[inline(always)]
+fn bias(ins: &Ins) -> u32 {
+    if ins.ext & SIGNED != 0 { 1 << 31 } else { 0 }
+}
+
+/// The result of [`both`], by lane, where its comparisons hold.
+#[inline(always)]
+fn joined(ins: &Ins, holds: [u32; 2]) -> u32 {
+    let turn = |value: u32, n: usize| {
+        let negated = ins.ext & NEGATE[n] != 0;
+        if negated { !value } else { value }
+    };
+    turn(turn(holds[0], 0) & turn(holds[1], 1), 2)
+}
+
+/// [`Both`] with comparisons that give lane masks.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn both_avx512(warp: &mut Warp, ip: *const Ins) -> *const Ins {
+    use std::arch::x86_64::{_mm512_cmpge_epu32_mask, _mm512_set1_epi32, _mm512_xor_si512};
+    // SAFETY: the run loop passes a valid instruction.
+    let ins = unsafe { &*ip };
+    count(warp, ins.imm as u64);
+    let bias = _mm512_set1_epi32(bias(ins) as i32);
+    let mut holds = [0; 2];
+    for (test, holds) in holds.iter_mut().enumerate() {
+        // SAFETY: the operands are slots of 32 lanes of 32 bits.
+        let a = unsafe { wide::fresh_words(warp, ins.ops[1 + 2 * test]) };
+        // SAFETY: as above.
+        let b = unsafe { wide::fresh_words(warp, ins.ops[2 + 2 * test]) };
+        for half in 0..2 {
+            let (a, b) = (
+                _mm512_xor_si512(a[half], bias),
+                _mm512_xor_si512(b[half], bias),
+            );
+            *holds |= u32::from(_mm512_cmpge_epu32_mask(a, b)) << (16 * half);
+        }
+    }
+    // SAFETY: `ops[0]` is a predicate.
+    unsafe { warp.set_pred(ins.ops[0], joined(ins, holds)) };
+    ip.wrapping_add(1)
+}
+
 /// The handler of two comparisons joined.
 pub(crate) fn both() -> Handler {
+    #[cfg(target_arch = "x86_64")]
+    if super::op::has_avx512() {
+        return both_avx512;
+    }
     handler::<Both>()
 }

@@ -8,6 +8,7 @@ use super::control::converged;
 use super::fused;
 use super::op::{has_avx2, has_avx512};
 use super::warp::{FULL, Handler, Ins, LANES, Warp};
+use super::wide::words;
 use std::arch::x86_64::*;
 
 /// Both halves of a pair without their signs.
@@ -50,15 +51,6 @@ unsafe fn operand(ip: *const Ins, n: usize) -> u32 {
 
 /// Eight rows of C, or of D: its even columns and its odd ones, each as lanes 0 to 15 and 16 to 31.
 type Half = [[__m512; 2]; 2];
-
-/// Lanes 0 to 15 and 16 to 31 of a slot.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn words(warp: &Warp, slot: u32) -> [__m512i; 2] {
-    let slot = warp.slot::<__m512i>(slot);
-    // SAFETY: the caller passes a slot of 32 words, which are aligned.
-    unsafe { [_mm512_load_si512(slot), _mm512_load_si512(slot.add(1))] }
-}
 
 /// Adds `a b` for one k to `N` halves of `P` products. `LANE`, four times two bits, picks the lane of each quad of A that holds
 /// the k, whose row in each B `row` gives by even and odd column.

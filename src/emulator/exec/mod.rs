@@ -47,6 +47,8 @@ pub(crate) mod warp;
 pub(crate) mod warp_sync;
 pub(crate) mod warpgroup;
 pub(crate) mod watch;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 pub use super::ptx::PtxError;
 pub use counters::Counters;

@@ -9,6 +9,7 @@ use super::async_copy::{Issue, WHOLE, count_whole, prefetch};
 use super::matrix::LoadMatrix;
 use super::op::{has_avx512, run_avx2};
 use super::warp::{FULL, Handler, Ins, LANES, Warp};
+use super::wide;
 use std::arch::x86_64::*;
 
 /// The handler of a `cp.async` of 16 bytes a lane, if this CPU has one of its own.
@@ -47,9 +48,8 @@ unsafe fn offsets(warp: &Warp, ins: &Ins, slot: u32) -> Option<Offsets> {
     }
     let last = _mm512_set1_epi32((warp.shared_bytes - WHOLE) as i32);
     let immediate = _mm512_set1_epi32(ins.imm as i32);
-    let slot = warp.slot::<__m512i>(slot);
-    // SAFETY: the operand is a slot of 32 words, which are aligned.
-    let base = unsafe { [_mm512_load_si512(slot), _mm512_load_si512(slot.add(1))] };
+    // SAFETY: the operand is a slot of 32-bit lanes.
+    let base = unsafe { wide::fresh_words(warp, slot) };
     let offsets = [
         _mm512_add_epi32(base[0], immediate),
         _mm512_add_epi32(base[1], immediate),
@@ -87,16 +87,14 @@ unsafe fn issue_whole<const SIZED: bool>(warp: &mut Warp, ip: *const Ins) -> boo
     let Some(offsets) = (unsafe { offsets(warp, second, ins.ops[0]) }) else {
         return false;
     };
-    let slot = warp.slot::<u64>(ins.ops[1]);
     // SAFETY: the operand is a slot of 32 lanes of 64 bits.
-    let first = unsafe { *slot }.wrapping_add(ins.imm as u64);
-    let mut sources = [_mm512_setzero_si512(); 4];
+    let first = unsafe { *warp.slot::<u64>(ins.ops[1]) }.wrapping_add(ins.imm as u64);
+    // SAFETY: as above.
+    let mut sources = unsafe { wide::fresh_double_words(warp, ins.ops[1]) };
     let mut differ = _mm512_setzero_si512();
-    for part in 0..4 {
-        // SAFETY: as above; slots are aligned.
-        let base = unsafe { _mm512_load_si512(slot.cast::<__m512i>().add(part)) };
-        sources[part] = _mm512_add_epi64(base, _mm512_set1_epi64(ins.imm));
-        let difference = _mm512_xor_si512(sources[part], _mm512_set1_epi64(first as i64));
+    for source in &mut sources {
+        *source = _mm512_add_epi64(*source, _mm512_set1_epi64(ins.imm));
+        let difference = _mm512_xor_si512(*source, _mm512_set1_epi64(first as i64));
         differ = _mm512_or_si512(differ, difference);
     }
     // Aligned like the first, and in its granule.
@@ -106,10 +104,8 @@ unsafe fn issue_whole<const SIZED: bool>(warp: &mut Warp, ip: *const Ins) -> boo
         _mm512_set1_epi64(same as i64),
     ));
     if SIZED {
-        let slot = warp.slot::<__m512i>(ins.ops[2]);
-        for part in 0..2 {
-            // SAFETY: the operand is a slot of 32 lanes of 32 bits.
-            let sizes = unsafe { _mm512_load_si512(slot.add(part)) };
+        // SAFETY: the operand is a slot of 32 lanes of 32 bits.
+        for sizes in unsafe { wide::fresh_words(warp, ins.ops[2]) } {
             let short = _mm512_cmplt_epu32_mask(sizes, _mm512_set1_epi32(WHOLE as i32));
             amiss |= u32::from(short);
         }
@@ -146,6 +142,10 @@ unsafe fn issue_whole<const SIZED: bool>(warp: &mut Warp, ip: *const Ins) -> boo
     true
 }
 
+/// 32 words in memory.
+#[repr(C, align(64))]
+struct Lanes([u32; LANES]);
+
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn load_avx512<const TRANSPOSED: bool>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     // SAFETY: the run loop passes a valid instruction.
@@ -157,19 +157,16 @@ unsafe fn load_avx512<const TRANSPOSED: bool>(warp: &mut Warp, ip: *const Ins) -
     };
     warp.shared_touched = true;
     warp.counters.shared_requests += 1;
-    let mut lanes = [0u32; LANES];
+    let mut lanes = Lanes([0; LANES]);
     for part in 0..2 {
-        // SAFETY: the array has 32 lanes.
-        unsafe {
-            _mm512_storeu_si512(
-                lanes.as_mut_ptr().cast::<__m512i>().add(part),
-                offsets[part],
-            )
-        };
+        let at = (&raw mut lanes).cast::<__m512i>();
+        // Volatile, so that each lane is loaded from there: taking vectors apart is what keeps this CPU busy here.
+        // SAFETY: there are 32 lanes, aligned to 64 bytes.
+        unsafe { at.add(part).write_volatile(offsets[part]) };
     }
     for n in 0..4 {
         let row = |row: usize| {
-            let offset = lanes[8 * n + row] as usize;
+            let offset = lanes.0[8 * n + row] as usize;
             // SAFETY: 16 bytes there lie in the block's shared memory.
             unsafe { _mm_loadu_si128(warp.shared.wrapping_add(offset).cast()) }
         };
