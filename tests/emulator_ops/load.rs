@@ -91,7 +91,7 @@ fn cpus_without_avx512_compute_the_same() {
     if std::env::var_os("NEAP_EMULATOR_AVX512").is_some() {
         return;
     }
-    again("NEAP_EMULATOR_AVX512", "0", &["matrix::"]);
+    again("NEAP_EMULATOR_AVX512", "0", &["matrix::", "fused::"]);
 }
 
 /// Runs tests in a process with a variable. Their models are exact, so passing means equal bits.
