@@ -67,6 +67,8 @@ fn quarter(x: f32) -> (f64, i64) {
     // Two parts of pi/2, exact to about 2^-90 for the quotients an f32 below 2^20 gives.
     let r = n.mul_add(-std::f64::consts::FRAC_PI_2, x);
     let r = n.mul_add(-6.123_233_995_736_766e-17, r);
+    // Of arguments beyond 2^51 nothing is left, but sines stay sines.
+    let r = r.clamp(-std::f64::consts::FRAC_PI_4, std::f64::consts::FRAC_PI_4);
     (r, shifted.to_bits() as i64)
 }
 
