@@ -193,7 +193,7 @@ pub(crate) unsafe fn find_shared(
     // SAFETY: passed on to the caller.
     let Some(offsets) = (unsafe { shared_offsets(warp, ins, slot, bytes as u32) }) else {
         // SAFETY: as above.
-        return unsafe { find_shared_slowly(warp, ip, ins, slot, bytes, write) };
+        return unsafe { find(warp, ip, ins, slot, space::SHARED, bytes, write) };
     };
     warp.shared_touched = true;
     let shared = warp.shared as u64;
@@ -212,27 +212,8 @@ pub(crate) unsafe fn find_shared(
     Some((all, Shape::of(differ == [0; CHUNK], contiguous)))
 }
 
-/// [`find_shared`] for addresses of any width and in any block of the cluster.
-///
-/// # Safety
-/// As for [`find_shared`].
-#[inline(never)]
-unsafe fn find_shared_slowly(
-    warp: &mut Warp,
-    ip: *const Ins,
-    ins: &Ins,
-    slot: u32,
-    bytes: u64,
-    write: bool,
-) -> Option<(Addresses, Shape)> {
-    // SAFETY: passed on to the caller.
-    let mut all = unsafe { addresses(warp, ins, slot) };
-    let shape = resolve(warp, ip, &mut all, space::SHARED, bytes, write)?;
-    Some((all, shape))
-}
-
-/// [`addresses`] and [`resolve`] for handlers that run rarely, compiled once.
-#[inline(never)]
+/// [`addresses`] and [`resolve`] for handlers that run rarely: in the space that the instruction names.
+#[inline(always)]
 pub(crate) fn prepare(
     warp: &mut Warp,
     ip: *const Ins,
@@ -240,10 +221,28 @@ pub(crate) fn prepare(
     bytes: u64,
     write: bool,
 ) -> Option<(Addresses, Shape)> {
-    // SAFETY: the run loop passes a valid instruction, and the handler an address operand of it.
-    let mut all = unsafe { addresses(warp, &*ip, slot) };
-    // SAFETY: as above.
-    let space = unsafe { (*ip).ext } & SPACE_BITS;
+    // SAFETY: the run loop passes a valid instruction.
+    let ins = unsafe { &*ip };
+    // SAFETY: the handler passes an address operand of it.
+    unsafe { find(warp, ip, ins, slot, ins.ext & SPACE_BITS, bytes, write) }
+}
+
+/// [`addresses`] and [`resolve`], compiled once.
+///
+/// # Safety
+/// As for [`find_shared`].
+#[inline(never)]
+unsafe fn find(
+    warp: &mut Warp,
+    ip: *const Ins,
+    ins: &Ins,
+    slot: u32,
+    space: u32,
+    bytes: u64,
+    write: bool,
+) -> Option<(Addresses, Shape)> {
+    // SAFETY: passed on to the caller.
+    let mut all = unsafe { addresses(warp, ins, slot) };
     let shape = resolve(warp, ip, &mut all, space, bytes, write)?;
     Some((all, shape))
 }

@@ -105,25 +105,16 @@ impl<const SIZED: bool> Op for Issue<SIZED> {
             return ip.wrapping_add(2);
         }
         // SAFETY: as above.
-        unsafe { issue_any(warp, ip, SIZED) }
+        unsafe { issue_any::<SIZED>(warp, ip) }
     }
 }
 
-/// [`Issue`] of any number of bytes.
-struct IssueAny<const SIZED: bool>;
-impl<const SIZED: bool> Op for IssueAny<SIZED> {
-    unsafe fn run(warp: &mut Warp, ip: *const Ins) -> *const Ins {
-        // SAFETY: the run loop passes a valid instruction; this one has two entries.
-        unsafe { issue_any(warp, ip, SIZED) }
-    }
-}
-
-/// Issues a copy of any kind.
+/// [`Issue`] of any number of bytes, from and to anywhere.
 ///
 /// # Safety
 /// The instruction at `ip` has two entries, and the operands of [`Issue`].
 #[inline(never)]
-unsafe fn issue_any(warp: &mut Warp, ip: *const Ins, sized: bool) -> *const Ins {
+unsafe fn issue_any<const SIZED: bool>(warp: &mut Warp, ip: *const Ins) -> *const Ins {
     // SAFETY: passed on to the caller.
     let (ins, second) = unsafe { (&*ip, &*ip.add(1)) };
     let bytes = ins.ops[7];
@@ -136,7 +127,7 @@ unsafe fn issue_any(warp: &mut Warp, ip: *const Ins, sized: bool) -> *const Ins 
     let mut source = unsafe { addresses(warp, ins, ins.ops[1]) };
     let mut source_bytes = [bytes as u8; LANES];
     let mut reads = warp.mask;
-    if sized {
+    if SIZED {
         // SAFETY: the operand is the size.
         let size = unsafe { warp.read::<u32>(ins.ops[2]) };
         for lane in 0..LANES {
@@ -265,17 +256,27 @@ unsafe fn issue_whole<const SIZED: bool>(warp: &mut Warp, ins: &Ins, second: &In
         // SAFETY: as above.
         unsafe { set_chunk(copy.target.as_mut_ptr(), index, target) };
     }
-    for lane in 0..LANES {
-        // Four lanes make a cache line where neighbours copy what lies side by side.
-        if lane % 4 == 0 {
-            prefetch(copy.source[lane]);
-        }
-        let target = shared.wrapping_add(copy.target[lane] as usize);
-        // SAFETY: the destination has been checked.
-        unsafe { target.cast::<[u8; 16]>().write([0xFF; 16]) };
-    }
+    // SAFETY: the destination has been checked.
+    unsafe { begin_whole(copy, shared) };
     count_whole(warp);
     true
+}
+
+/// Has this CPU fetch what a copy of all bytes of all lanes reads, and poisons what it writes.
+///
+/// # Safety
+/// The destination lies in the cluster's shared memory, which is `shared`.
+#[inline(always)]
+pub(super) unsafe fn begin_whole(copy: &Copy, shared: *mut u8) {
+    // Four lanes make a cache line where neighbours copy what lies side by side.
+    for lane in (0..LANES).step_by(4) {
+        prefetch(copy.source[lane]);
+    }
+    for offset in &copy.target {
+        let target = shared.wrapping_add(*offset as usize);
+        // SAFETY: passed on to the caller.
+        unsafe { target.cast::<[u8; 16]>().write([0xFF; 16]) };
+    }
 }
 
 /// Counts a copy of all bytes of all lanes.
@@ -290,7 +291,7 @@ pub(super) fn count_whole(warp: &mut Warp) {
 
 /// Has this CPU fetch the cache line at `address`: the copy itself comes later.
 #[inline(always)]
-pub(super) fn prefetch(address: u64) {
+fn prefetch(address: u64) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -402,8 +403,8 @@ pub(crate) fn issue(sized: bool, bytes: u32) -> Handler {
     match (sized, bytes) {
         (true, WHOLE) => handler::<Issue<true>>(),
         (false, WHOLE) => handler::<Issue<false>>(),
-        (true, _) => plain_handler::<IssueAny<true>>(),
-        (false, _) => plain_handler::<IssueAny<false>>(),
+        (true, _) => issue_any::<true>,
+        (false, _) => issue_any::<false>,
     }
 }
 

@@ -5,7 +5,7 @@
 //! Whole vectors are written where whole vectors will be read: a CPU forwards no store to a load that is wider.
 
 use super::access::{NARROW_ADDRESS, granule_ok};
-use super::async_copy::{Issue, WHOLE, count_whole, prefetch};
+use super::async_copy::{Issue, WHOLE, begin_whole, count_whole};
 use super::matrix::LoadMatrix;
 use super::op::{has_avx512, run_avx2};
 use super::warp::{FULL, Handler, Ins, LANES, Warp};
@@ -127,17 +127,8 @@ unsafe fn issue_whole<const SIZED: bool>(warp: &mut Warp, ip: *const Ins) -> boo
         // SAFETY: as above.
         unsafe { _mm512_storeu_si512(source.cast::<__m512i>().add(part), sources[part]) };
     }
-    // Four lanes make a cache line where neighbours copy what lies side by side.
-    for lane in (0..LANES).step_by(4) {
-        prefetch(copy.source[lane]);
-    }
-    for four in copy.target.as_chunks::<4>().0 {
-        for offset in four {
-            let target = shared.wrapping_add(*offset as usize);
-            // SAFETY: the destination has been checked.
-            unsafe { _mm_storeu_si128(target.cast(), _mm_set1_epi8(-1)) };
-        }
-    }
+    // SAFETY: the destination has been checked.
+    unsafe { begin_whole(copy, shared) };
     count_whole(warp);
     true
 }
